@@ -1,0 +1,96 @@
+"""Every exception of the project.
+
+Owns the classes alone. What a class means on the wire (gRPC code, HTTP status, exit code)
+stands in `server/status.py`.
+
+    OmError
+    ├── ConfigError                    a flag, variable or setting is wrong
+    ├── BundleError                    the bundle is damaged, incomplete or made for something else
+    ├── ExportError                    a checkpoint cannot be exported as it is
+    │   ├── UnprovenModelError         outside the architectures that are proven
+    │   └── ParityError                the graph's numbers differ from the checkpoint's
+    ├── AtcError                       the ATC compiler failed
+    ├── RequestError                   the caller's fault
+    │   ├── PromptTooLongError
+    │   ├── UnknownModelError
+    │   ├── UnknownRequestError
+    │   ├── DuplicateRequestError
+    │   ├── PreconditionError          the bundle lacks what the request needs
+    │   └── NotBuiltInError            a feature this build does not have
+    ├── OverloadedError                a queue limit is reached; retry later
+    ├── ShuttingDownError              draining; retry elsewhere
+    └── DeviceError                    a driver call failed
+        └── OutOfDeviceMemoryError
+"""
+
+
+class OmError(Exception):
+    """Base of all errors that omserve raises on purpose."""
+
+
+class ConfigError(OmError):
+    """A flag, environment variable or setting has a wrong value."""
+
+
+class BundleError(OmError):
+    """A bundle is damaged, incomplete, of another version or made for another device."""
+
+
+class ExportError(OmError):
+    """A checkpoint cannot be exported; nothing was written."""
+
+
+class UnprovenModelError(ExportError):
+    """The checkpoint's architecture, or a setting of it, is not among those proven equal."""
+
+
+class ParityError(ExportError):
+    """The exported graph does not reproduce the checkpoint within the stated tolerance."""
+
+
+class AtcError(OmError):
+    """The ATC compiler refused its command line or failed."""
+
+
+class RequestError(OmError):
+    """The request is wrong and will be wrong again: a bad value in a named field."""
+
+
+class PromptTooLongError(RequestError):
+    """The prompt, or prompt plus answer, passes the model's or the server's limit."""
+
+
+class UnknownModelError(RequestError):
+    """The request names a model that this server does not serve."""
+
+
+class UnknownRequestError(RequestError):
+    """No live request has the given id."""
+
+
+class DuplicateRequestError(RequestError):
+    """A live request already has the given id."""
+
+
+class PreconditionError(RequestError):
+    """The bundle lacks what the request needs, such as a chat template."""
+
+
+class NotBuiltInError(RequestError):
+    """The request asks for a feature that this build does not have."""
+
+
+class OverloadedError(OmError):
+    """A queue limit is reached; the same request may pass later."""
+
+
+class ShuttingDownError(OmError):
+    """The server drains and takes no new requests."""
+
+
+class DeviceError(OmError):
+    """A device call failed; the message carries the call, its code and the driver's text."""
+
+
+class OutOfDeviceMemoryError(DeviceError):
+    """The device has too little memory; nothing was reserved."""

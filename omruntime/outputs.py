@@ -1,0 +1,65 @@
+"""What the engine tells those who wait for an answer: deltas, timings, load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from omruntime.sequence import FinishReason
+from omruntime.step import TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTimings:
+    """Durations of one finished request in seconds, by a monotonic clock.
+
+    Attributes:
+        queue_s: Submit to first scheduled step.
+        prefill_s: First scheduled step to first token.
+        decode_s: First to last token.
+    """
+
+    queue_s: float
+    prefill_s: float
+    decode_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDelta:
+    """The next tokens of one request; several when the reader is slower than the engine.
+
+    Attributes:
+        logprobs: One for each token when the request asked, else empty.
+        finish_reason: Set on the last delta, which may carry no token.
+        error: Why, when `finish_reason` is ERROR.
+        num_cached_tokens: Prompt tokens taken from the prefix cache.
+        timings: On the last delta.
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    finish_reason: FinishReason | None = None
+    error: str = ""
+    num_cached_tokens: int = 0
+    timings: RequestTimings | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """What the engine holds right now, for load balancers and tests.
+
+    Attributes:
+        num_referenced_blocks: Blocks that live sequences hold; 0 when idle.
+        num_cached_blocks: Free blocks whose content the prefix cache can still give out.
+        num_total_blocks: Blocks that can be handed out.
+        num_finished: Requests ended since start, by `FinishReason` value.
+    """
+
+    num_running: int
+    num_waiting: int
+    num_waiting_tokens: int
+    num_referenced_blocks: int
+    num_cached_blocks: int
+    num_total_blocks: int
+    num_preemptions: int
+    num_prefix_hit_tokens: int
+    num_finished: dict[str, int]

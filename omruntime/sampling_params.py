@@ -1,0 +1,137 @@
+"""SamplingParams: how the next token is chosen and when an answer ends."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from omruntime.errors import RequestError
+from omruntime.manifest import SamplingDefaults
+
+MAX_LOGPROBS = 20
+MAX_CHOICES = 128
+MAX_SEED = (1 << 63) - 1
+# OpenAI's range: beyond it a bias decides alone anyway.
+MAX_LOGIT_BIAS = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """One request's wishes. None means: the bundle's default, see `resolve`.
+
+    Attributes:
+        max_new_tokens: Most tokens to generate; None means up to the model's length limit.
+        min_new_tokens: Before this many, end tokens are banned and stop strings ignored.
+        temperature: 0 is greedy; below 1e-5 counts as 0.
+        top_p: Nucleus in (0, 1]; 1 is off.
+        top_k: Keep the k best; 0 and -1 are off, as is anything from the vocabulary size up.
+        min_p: Keep tokens of at least this share of the best one's probability, in [0, 1].
+        seed: 0 to 2**63 - 1; the same seed gives the same tokens whatever else runs. None
+            draws one.
+        presence_penalty, frequency_penalty: -2 to 2, over generated tokens only.
+        repetition_penalty: Above 0; over prompt and generated tokens, once per distinct id.
+        logit_bias: Added to the logits by token id; -100 to 100.
+        allowed_token_ids: If given, no other id can be chosen.
+        banned_token_ids: Ids that are never chosen.
+        n: Answers to the same prompt.
+        logprobs: None is off; k gives the chosen token and the k best, 0 to 20.
+        stop: Strings that end the answer. Text only: needs the server's text layer.
+        stop_token_ids: Ids that end the answer as end tokens do.
+        include_stop: Whether a matched stop string stays in the text.
+        ignore_eos: End tokens do not end the answer.
+        skip_special_tokens: Leave special tokens out of the text.
+    """
+
+    max_new_tokens: int | None = None
+    min_new_tokens: int = 0
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    allowed_token_ids: tuple[int, ...] = ()
+    banned_token_ids: tuple[int, ...] = ()
+    n: int = 1
+    logprobs: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop: bool = False
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+
+    def __post_init__(self) -> None:
+        """Check every value that needs no model.
+
+        Raises:
+            RequestError: A value is out of range; the message names field, value and range.
+        """
+        _require_range("max_new_tokens", self.max_new_tokens, 1, None)
+        _require_range("min_new_tokens", self.min_new_tokens, 0, self.max_new_tokens)
+        _require_range("temperature", self.temperature, 0.0, None)
+        _require_range("top_k", self.top_k, -1, None)
+        _require_range("top_p", self.top_p, 0.0, 1.0)
+        if self.top_p == 0.0:
+            raise RequestError("top_p is 0, wanted above 0 and up to 1; for the best token alone "
+                               "set temperature 0")
+        _require_range("min_p", self.min_p, 0.0, 1.0)
+        _require_range("seed", self.seed, 0, MAX_SEED)
+        _require_range("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _require_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _require_range("repetition_penalty", self.repetition_penalty, 0.0, None)
+        if self.repetition_penalty == 0.0:
+            raise RequestError("repetition_penalty is 0, wanted above 0; 1 is off")
+        _require_range("n", self.n, 1, MAX_CHOICES)
+        _require_range("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        for token_id, bias in self.logit_bias.items():
+            _require_range(f"logit_bias[{token_id}]", bias, -MAX_LOGIT_BIAS, MAX_LOGIT_BIAS)
+        if "" in self.stop:
+            raise RequestError("stop holds an empty string, which would end every answer at once; "
+                               "leave it out")
+
+    def require_vocabulary(self, vocab_size: int) -> None:
+        """Check every token id against the model.
+
+        Raises:
+            RequestError: An id is outside 0 to `vocab_size - 1`, or nothing could be chosen.
+        """
+        for name in ("logit_bias", "allowed_token_ids", "banned_token_ids", "stop_token_ids"):
+            for token_id in getattr(self, name):
+                if not 0 <= token_id < vocab_size:
+                    raise RequestError(
+                        f"{name} holds token id {token_id}, outside the model's 0 to "
+                        f"{vocab_size - 1}"
+                    )
+        if self.allowed_token_ids and not set(self.allowed_token_ids) - set(self.banned_token_ids):
+            raise RequestError("every id of allowed_token_ids is also in banned_token_ids")
+
+    def resolve(self, defaults: SamplingDefaults) -> SamplingParams:
+        """Fill unset fields from the bundle's defaults; set fields win, zero included."""
+        unset = {
+            f.name: getattr(defaults, f.name)
+            for f in dataclasses.fields(defaults)
+            if getattr(self, f.name) is None
+        }
+        return dataclasses.replace(self, **unset)
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the best token is taken; of a resolved instance."""
+        return self.temperature is not None and self.temperature < 1e-5
+
+
+def _require_range(
+    name: str, value: float | None, least: float | None, most: float | None
+) -> None:
+    if value is None:
+        return
+    wanted = f"at least {least}" if most is None else f"{least} to {most}"
+    too_low = least is not None and value < least
+    too_high = most is not None and value > most
+    if too_low or too_high or not math.isfinite(value):
+        raise RequestError(f"{name} is {value}, wanted {wanted}")

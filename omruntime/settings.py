@@ -1,0 +1,58 @@
+"""EngineSettings: how this process runs a bundle. What was built stands in the manifest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from omruntime.errors import ConfigError
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """Settings of one engine.
+
+    Attributes:
+        device: Device name for `omruntime.device.open_device`, such as `cpu`.
+        kv_memory_mib: Memory for the KV pool in MiB; a whole number of blocks is taken from it.
+        num_blocks: Blocks in the pool, the null block included; overrides `kv_memory_mib`.
+        max_num_seqs: Most sequences that run at once; None means the bundle's.
+        max_model_len: Most positions of one sequence; None means the bundle's.
+        max_chunk_tokens: Longest prefill chunk; None means the longest bucket.
+        enable_prefix_cache: Reuse the blocks of equal prompt beginnings.
+        max_queued_requests: Waiting requests beyond which new ones are refused.
+        max_queued_tokens: Waiting prompt tokens beyond which new requests are refused.
+        num_threads: Threads of the `cpu` device; 0 means one for each core.
+    """
+
+    device: str = "cpu"
+    kv_memory_mib: int = 1024
+    num_blocks: int | None = None
+    max_num_seqs: int | None = None
+    max_model_len: int | None = None
+    max_chunk_tokens: int | None = None
+    enable_prefix_cache: bool = True
+    max_queued_requests: int = 1024
+    max_queued_tokens: int = 1 << 20
+    num_threads: int = 0
+
+    def __post_init__(self) -> None:
+        """Check every value by itself.
+
+        Raises:
+            ConfigError: A value is out of range; the message names the setting.
+        """
+        for name in ("kv_memory_mib", "max_queued_requests", "max_queued_tokens"):
+            self._require_at_least(name, 1)
+        # Two: the null block and one that can be handed out.
+        self._require_at_least("num_blocks", 2)
+        self._require_at_least("max_num_seqs", 1)
+        self._require_at_least("max_model_len", 2)
+        self._require_at_least("max_chunk_tokens", 2)
+        self._require_at_least("num_threads", 0)
+
+    def _require_at_least(self, name: str, least: int) -> None:
+        value = getattr(self, name)
+        if value is not None and value < least:
+            raise ConfigError(f"{name} is {value}, wanted at least {least}")
