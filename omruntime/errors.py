@@ -18,7 +18,9 @@ stands in `server/status.py`.
     │   ├── PreconditionError          the bundle lacks what the request needs
     │   └── NotBuiltInError            a feature this build does not have
     ├── OverloadedError                a queue limit is reached; retry later
+    ├── NotReadyError                  still loading; retry soon
     ├── ShuttingDownError              draining; retry elsewhere
+    ├── CallError                      a client's call to a server failed
     └── DeviceError                    a driver call failed
         └── OutOfDeviceMemoryError
 """
@@ -84,8 +86,24 @@ class OverloadedError(OmError):
     """A queue limit is reached; the same request may pass later."""
 
 
+class NotReadyError(OmError):
+    """The server still loads or warms up; the same request will pass later."""
+
+
 class ShuttingDownError(OmError):
     """The server drains and takes no new requests."""
+
+
+class CallError(OmError):
+    """A call to a server failed.
+
+    Attributes:
+        code: The gRPC status by name, such as `INVALID_ARGUMENT`.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class DeviceError(OmError):

@@ -34,7 +34,7 @@ class KVLayout(Enum):
     """
 
     HEAD_MAJOR = "head_major"
-    TOKEN_MAJOR = "token_major"
+    TOKEN_MAJOR = "token_major"  # noqa: S105, not a password
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,11 @@ class KVSpec:
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One input or output; symbolic dimensions are the strings batch, tokens, past_blocks,
-    num_blocks or new_tokens (batch * tokens)."""
+    """One input or output of a program.
+
+    Symbolic dimensions are the strings batch, tokens, past_blocks, num_blocks and new_tokens
+    (batch * tokens).
+    """
 
     name: str
     dtype: str

@@ -49,7 +49,7 @@ class EngineLoad:
 
     Attributes:
         num_referenced_blocks: Blocks that live sequences hold; 0 when idle.
-        num_cached_blocks: Free blocks whose content the prefix cache can still give out.
+        num_cached_blocks: Blocks, held or free, whose content the prefix cache can give out.
         num_total_blocks: Blocks that can be handed out.
         num_finished: Requests ended since start, by `FinishReason` value.
     """
@@ -63,3 +63,8 @@ class EngineLoad:
     num_preemptions: int
     num_prefix_hit_tokens: int
     num_finished: dict[str, int]
+
+    @staticmethod
+    def idle(num_total_blocks: int) -> EngineLoad:
+        """The load of an engine that has done nothing yet."""
+        return EngineLoad(0, 0, 0, 0, 0, num_total_blocks, 0, 0, {})

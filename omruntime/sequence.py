@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from omruntime.block_key import BlockKey
 from omruntime.sampling_params import SamplingParams
 
 
@@ -59,6 +60,9 @@ class Sequence:
         num_computed_tokens: Positions whose keys and values are in the pool.
         arrival: Rank of arrival; the order of admission and, reversed, of preemption.
         num_cached_tokens: Prompt tokens that the first admission found in the prefix cache.
+        num_overtakes: Later arrivals admitted since this one began to wait for blocks.
+        block_keys: Of the full blocks, as far as the prefix cache has asked; see `BlockKey`.
+        submitted_at, scheduled_at, first_token_at: Seconds of `time.monotonic`.
     """
 
     request: Request
@@ -69,6 +73,11 @@ class Sequence:
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
     num_preemptions: int = 0
+    num_overtakes: int = 0
+    block_keys: list[BlockKey] = field(default_factory=list)
+    submitted_at: float = 0.0
+    scheduled_at: float | None = None
+    first_token_at: float | None = None
     finish_reason: FinishReason | None = None
 
     @staticmethod

@@ -57,3 +57,10 @@ class SampledToken:
 
     token_id: int
     logprobs: TokenLogprobs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingFailure:
+    """Why one row has no next token; its sequence ends with `FinishReason.ERROR`."""
+
+    reason: str

@@ -1,0 +1,311 @@
+"""AsyncEngine: the engine thread, and one asyncio stream for each request.
+
+The one thread hop of a request. Event loops put commands into a queue; the engine thread takes
+them between two steps and owns all else: device, sequences and the map of streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omruntime.buckets import Bucket
+from omruntime.engine import Engine, EngineOutput
+from omruntime.errors import OmError, ShuttingDownError
+from omruntime.limits import EngineLimits, resolve_limits
+from omruntime.manifest import Manifest
+from omruntime.outputs import EngineLoad, TokenDelta
+from omruntime.sequence import FinishReason, Request
+from omruntime.settings import EngineSettings
+from omruntime.token_stream import TokenStream, deliver
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Add:
+    request: Request
+    stream: TokenStream
+    accepted: asyncio.Future[None]
+    submitted_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Abort:
+    """`found` is told whether the request was live; None when nobody waits."""
+
+    request_id: str
+    found: asyncio.Future[bool] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Wake:
+    """Does nothing but end the wait for a command."""
+
+
+_Command = _Add | _Abort | _Wake
+
+
+class AsyncEngine:
+    """Runs one engine in a thread of its own.
+
+    Attributes:
+        manifest: Of the bundle.
+        limits: In force.
+        on_failure: Called in the engine thread with the text of every device or engine error.
+    """
+
+    def __init__(
+        self, open_engine: Callable[[], Engine], manifest: Manifest, limits: EngineLimits
+    ) -> None:
+        """Prepare; nothing runs before `start`.
+
+        Args:
+            open_engine: Opens device and engine; called in the engine thread.
+        """
+        self.manifest = manifest
+        self.limits = limits
+        self.on_failure: Callable[[str], None] = lambda _text: None
+        self._open_engine = open_engine
+        self._progress: Callable[[str], None] = lambda _line: None
+        self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
+        self._closing = threading.Lock()  # held to put a command, and to close the queue
+        self._closed = False
+        self._draining = False
+        self._stopping = threading.Event()
+        self._started: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        self._streams: dict[str, TokenStream] = {}
+        self._load = EngineLoad.idle(limits.num_blocks - 1)
+        self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
+
+    @staticmethod
+    def open(bundle: Path, settings: EngineSettings) -> AsyncEngine:
+        """Read the manifest and settle the limits; the device is opened by `start`.
+
+        Raises:
+            BundleError: The manifest is damaged or its buckets do not cover every step.
+            ConfigError: A setting passes what the bundle was built for.
+        """
+        manifest = Manifest.read(bundle)
+        limits = resolve_limits(settings, manifest)
+        return AsyncEngine(lambda: Engine.open(bundle, settings), manifest, limits)
+
+    def start(self, progress: Callable[[str], None]) -> None:
+        """Load the bundle and run every bucket once; returns when the engine takes requests.
+
+        Args:
+            progress: Called in the engine thread with one line for each stage.
+
+        Raises:
+            OmError: Loading or warming up failed; the thread has ended.
+            ShuttingDownError: `stop` was called meanwhile.
+        """
+        self._progress = progress
+        self._thread.start()
+        error = self._started.get()
+        if error is not None:
+            raise error
+
+    async def submit(self, request: Request) -> TokenStream:
+        """Queue a request; returns its stream once the engine has accepted it.
+
+        Acceptance takes until the end of the step in flight, before which the request could
+        not have been scheduled anyway. A cancelled call leaves no request behind.
+
+        Raises:
+            RequestError: It can never run, or its id is that of a live request.
+            OverloadedError: A queue limit is reached.
+            ShuttingDownError: Draining or stopped.
+        """
+        loop = asyncio.get_running_loop()
+        stream = TokenStream(request.request_id, loop)
+        accepted: asyncio.Future[None] = loop.create_future()
+        if self._draining:
+            raise _shutting_down()
+        self._put(_Add(request, stream, accepted, time.monotonic()))
+        try:
+            await accepted
+        except asyncio.CancelledError:
+            # A pending future is cancelled with its task and `_accept` sees it; here the
+            # answer was in before the cancellation.
+            if not accepted.cancelled() and accepted.exception() is None:
+                self.cancel(request.request_id)
+            raise
+        return stream
+
+    async def abort(self, request_id: str) -> bool:
+        """End a request; its stream gets a last delta with ABORT.
+
+        Returns:
+            Whether such a request was live.
+        """
+        found: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._put(_Abort(request_id, found))
+        return await found
+
+    def cancel(self, request_id: str) -> None:
+        """End a request whose reader has gone; does not wait, and never fails."""
+        try:
+            self._put(_Abort(request_id, None))
+        except ShuttingDownError:
+            return  # everything was aborted already
+
+    def load(self) -> EngineLoad:
+        """What the engine held after its last step; from any thread."""
+        return self._load
+
+    def drain(self) -> None:
+        """Refuse new requests from now on; live ones go on."""
+        self._draining = True
+
+    def stop(self) -> None:
+        """Abort all requests, end the thread and the device; waits for the step in flight."""
+        self._draining = True
+        self._stopping.set()
+        self._commands.put(_Wake())
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _accept(self, command: _Add) -> None:
+        """Tell the caller of `submit`; in its event loop's thread."""
+        if command.accepted.cancelled():
+            self.cancel(command.request.request_id)
+        else:
+            command.accepted.set_result(None)
+
+    def _put(self, command: _Command) -> None:
+        with self._closing:
+            if self._closed:
+                raise _shutting_down()
+            self._commands.put(command)
+
+    # From here on: the engine thread.
+
+    def _main(self) -> None:
+        try:
+            engine = self._open_and_warm_up()
+        except BaseException as error:  # raised again by the thread that waits in `start`
+            self._started.put(error)
+            return
+        self._started.put(None)
+        try:
+            while not self._stopping.is_set():
+                self._advance(engine)
+        finally:
+            self._close(engine)
+
+    def _open_and_warm_up(self) -> Engine:
+        self._progress("loading the bundle")
+        engine = self._open_engine()
+        try:
+            engine.warm_up(self._report_warm_up)
+        except BaseException:
+            engine.close()
+            raise
+        return engine
+
+    def _report_warm_up(self, number: int, count: int, bucket: Bucket) -> None:
+        if self._stopping.is_set():
+            raise ShuttingDownError("stopped while warming up")
+        self._progress(
+            f"warming up {number + 1}/{count}: {bucket.phase.value} batch={bucket.batch} "
+            f"tokens={bucket.tokens} past_blocks={bucket.past_blocks}"
+        )
+
+    def _advance(self, engine: Engine) -> None:
+        """Take the waiting commands, run one step, hand out what is new."""
+        outputs = self._take_commands(engine) + engine.step()
+        self._load = engine.load()
+        self._deliver(outputs)
+        for _, delta in outputs:
+            if delta.finish_reason is FinishReason.ERROR:
+                self.on_failure(delta.error)
+
+    def _take_commands(self, engine: Engine) -> list[EngineOutput]:
+        """Run all queued commands; waits for one while there is nothing else to do."""
+        outputs: list[EngineOutput] = []
+        wait = not engine.has_work
+        while True:
+            try:
+                command = self._commands.get(block=wait)
+            except queue.Empty:
+                return outputs
+            wait = False
+            if isinstance(command, _Add):
+                self._add(engine, command)
+            elif isinstance(command, _Abort):
+                outputs += self._abort(engine, command)
+
+    def _add(self, engine: Engine, command: _Add) -> None:
+        try:
+            engine.add(command.request, command.submitted_at)
+        except OmError as error:
+            _resolve(command.accepted, error)
+            return
+        self._streams[command.request.request_id] = command.stream
+        _call_soon(command.stream.loop, self._accept, command)
+
+    def _abort(self, engine: Engine, command: _Abort) -> list[EngineOutput]:
+        aborted = engine.abort(command.request_id)
+        if command.found is not None:
+            _resolve(command.found, aborted is not None)
+        return [] if aborted is None else [aborted]
+
+    def _deliver(self, outputs: list[EngineOutput]) -> None:
+        """Hand deltas to the streams, with one wake-up for each event loop."""
+        by_loop: defaultdict[asyncio.AbstractEventLoop, list[tuple[TokenStream, TokenDelta]]]
+        by_loop = defaultdict(list)
+        for request_id, delta in outputs:
+            stream = self._streams[request_id]
+            by_loop[stream.loop].append((stream, delta))
+            if delta.finish_reason is not None:
+                del self._streams[request_id]
+        for loop, deltas in by_loop.items():
+            _call_soon(loop, deliver, deltas)
+
+    def _close(self, engine: Engine) -> None:
+        with self._closing:
+            self._closed = True
+        while not self._commands.empty():
+            command = self._commands.get()
+            if isinstance(command, _Add):
+                _resolve(command.accepted, _shutting_down())
+            elif isinstance(command, _Abort) and command.found is not None:
+                _resolve(command.found, command.request_id in self._streams)
+        self._deliver(engine.abort_all())
+        self._load = engine.load()
+        engine.close()
+
+
+def _shutting_down() -> ShuttingDownError:
+    return ShuttingDownError("the server is shutting down; send the request to another one")
+
+
+def _resolve(future: asyncio.Future[Any], result: object) -> None:
+    """Set a future of an event loop from the engine thread; an exception is raised there."""
+
+    def set_result() -> None:
+        if future.cancelled():
+            return
+        if isinstance(result, BaseException):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
+
+    _call_soon(future.get_loop(), set_result)
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *args: object) -> None:
+    """Run a call in an event loop; a loop that has ended has no reader left to tell."""
+    try:
+        loop.call_soon_threadsafe(call, *args)
+    except RuntimeError:
+        logger.warning("an event loop ended before its answers did")

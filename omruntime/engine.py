@@ -1,0 +1,253 @@
+"""Engine: one bundle on one device, advanced step by step.
+
+Owns the device and everything on it; the thread that opens an engine is the only one that may
+call it. Knows nothing of text, sockets or other threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from omruntime.block_pool import BlockPool
+from omruntime.buckets import Bucket
+from omruntime.bundle_files import check_files
+from omruntime.device import Device, open_device
+from omruntime.errors import BundleError
+from omruntime.executor import GraphExecutor
+from omruntime.kv_cache import KVCache
+from omruntime.limits import EngineLimits, resolve_limits
+from omruntime.manifest import Manifest
+from omruntime.outputs import EngineLoad, RequestTimings, TokenDelta
+from omruntime.prefix_cache import PrefixCache
+from omruntime.profiler import StepProfiler
+from omruntime.sampler import Sampler
+from omruntime.scheduler import Scheduler
+from omruntime.sequence import FinishReason, Request, Sequence
+from omruntime.settings import EngineSettings
+from omruntime.step import SampledToken, SamplingFailure, StepPlan
+from omruntime.token_stream import merge
+
+logger = logging.getLogger(__name__)
+
+Sampled = SampledToken | SamplingFailure | None
+
+EngineOutput = tuple[str, TokenDelta]
+"""A request id and what is new for it."""
+
+
+class Engine:
+    """Schedules, runs and samples; every call is for the owning thread."""
+
+    def __init__(self, device: Device, bundle: Path, settings: EngineSettings) -> None:
+        """Load a bundle onto an open device.
+
+        Raises:
+            BundleError: The bundle is damaged or made for another device.
+            ConfigError: A setting passes what the bundle was built for.
+            DeviceError: The device refused, or its memory is short.
+        """
+        manifest = Manifest.read(bundle)
+        check_files(bundle, manifest)
+        if manifest.soc != device.soc:
+            raise BundleError(
+                f"the bundle was built for {manifest.soc}, device {device.name} is "
+                f"{device.soc}; build it with --target {device.soc}"
+            )
+        self.manifest = manifest
+        self.limits: EngineLimits = resolve_limits(settings, manifest)
+        self.profiler = StepProfiler()
+        self._device = device
+        self._pool = BlockPool(self.limits.num_blocks)
+        self._cache = self._new_prefix_cache() if settings.enable_prefix_cache else None
+        self._scheduler = Scheduler(
+            self.limits,
+            manifest.bucket_table(),
+            self._pool,
+            self._cache,
+            manifest.model.eos_token_ids,
+        )
+        self._sampler = Sampler(manifest.model.vocab_size, manifest.model.eos_token_ids)
+        self._kv_cache = KVCache(device, manifest.model, manifest.kv, self.limits.num_blocks)
+        self._executor = GraphExecutor(device, manifest, bundle, self._kv_cache, self.profiler)
+        self._num_finished = {reason.value: 0 for reason in FinishReason}
+
+    @staticmethod
+    def open(bundle: Path, settings: EngineSettings) -> Engine:
+        """Open the device that the settings name and load the bundle onto it."""
+        device = open_device(settings.device, settings.num_threads)
+        try:
+            return Engine(device, bundle, settings)
+        except BaseException:
+            device.close()
+            raise
+
+    def warm_up(self, progress: Callable[[int, int, Bucket], None]) -> None:
+        """Run every bucket once; see `GraphExecutor.warm_up`."""
+        self._executor.warm_up(progress)
+
+    def require_fits(self, request: Request) -> None:
+        """Check that a request could run if it were alone.
+
+        Raises:
+            RequestError: It can never run; the message says why, with the limit.
+        """
+        self._scheduler.require_runnable(request)
+
+    def add(self, request: Request, submitted_at: float | None = None) -> None:
+        """Queue a request.
+
+        Args:
+            request: With resolved params that have a seed, see `SamplingParams.resolve` and
+                `seeds.with_seed`.
+            submitted_at: `time.monotonic` when the caller asked; None means now.
+
+        Raises:
+            RequestError: It can never run, or its id is that of a live request.
+            OverloadedError: A queue limit is reached.
+        """
+        at = time.monotonic() if submitted_at is None else submitted_at
+        self._scheduler.add(request, at)
+
+    def abort(self, request_id: str) -> EngineOutput | None:
+        """End a request now and free its blocks; None when no such request is live."""
+        sequence = self._scheduler.abort(request_id)
+        return None if sequence is None else (request_id, self._last_delta(sequence))
+
+    def abort_all(self) -> list[EngineOutput]:
+        """End every live request now."""
+        aborted = [self.abort(request_id) for request_id in self._scheduler.live_request_ids()]
+        return [output for output in aborted if output is not None]
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that hold no blocks yet, or none any more."""
+        return self._scheduler.num_waiting
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a request is waiting or running."""
+        return self._scheduler.num_waiting + self._scheduler.num_running > 0
+
+    def step(self) -> list[EngineOutput]:
+        """Run one step: schedule, execute, sample, update.
+
+        The step is a transaction: when it fails, its requests end with ERROR and all others
+        are as they were.
+
+        Returns:
+            What is new, at most one entry for each request; a finished one's is its last.
+        """
+        with self.profiler.part("schedule"):
+            plan = self._scheduler.schedule()
+        if plan is None:
+            return []
+        _mark_scheduled(plan)
+        try:
+            logits = self._executor.run(plan)
+            with self.profiler.part("sample"):
+                sampled = self._sample(plan, logits)
+        except Exception as error:  # whatever went wrong, the step's requests must end
+            logger.exception("a step failed")
+            failed = self._scheduler.fail(plan)
+            return [(s.request_id, self._last_delta(s, f"a step failed: {error}")) for s in failed]
+        with self.profiler.part("update"):
+            self._scheduler.update(plan, sampled)
+            return self._deltas(plan, sampled)
+
+    def load(self) -> EngineLoad:
+        """What is held right now."""
+        scheduler = self._scheduler
+        return EngineLoad(
+            num_running=scheduler.num_running,
+            num_waiting=scheduler.num_waiting,
+            num_waiting_tokens=scheduler.num_waiting_tokens,
+            num_referenced_blocks=self._pool.num_referenced,
+            num_cached_blocks=0 if self._cache is None else len(self._cache),
+            num_total_blocks=self.limits.num_blocks - 1,
+            num_preemptions=scheduler.num_preemptions,
+            num_prefix_hit_tokens=scheduler.num_prefix_hit_tokens,
+            num_finished=dict(self._num_finished),
+        )
+
+    def check(self) -> None:
+        """Prove the invariants of pool, prefix cache and scheduler; for tests."""
+        self._scheduler.check()
+
+    def close(self) -> None:
+        """Give everything back to the device and end it."""
+        self._executor.close()
+        self._kv_cache.close()
+        self._device.close()
+
+    def _new_prefix_cache(self) -> PrefixCache:
+        return PrefixCache(self._pool, self.manifest.kv.block_size, self.manifest.kv_identity)
+
+    def _sample(self, plan: StepPlan, logits: NDArray[np.float32]) -> list[Sampled]:
+        """The next token of every row that samples, None for the others."""
+        indices = [i for i, row in enumerate(plan.rows) if row.samples]
+        sampled: list[Sampled] = [None] * len(plan.rows)
+        if not indices:
+            return sampled
+        # Decode rows all sample: their logits are taken as they lie, without a copy.
+        rows = logits if len(indices) == len(plan.rows) else logits[indices]
+        tokens = self._sampler.sample(rows, [plan.rows[i].sequence for i in indices])
+        for i, token in zip(indices, tokens, strict=True):
+            sampled[i] = token
+        return sampled
+
+    def _deltas(self, plan: StepPlan, sampled: list[Sampled]) -> list[EngineOutput]:
+        now = time.monotonic()
+        outputs: list[EngineOutput] = []
+        for row, token in zip(plan.rows, sampled, strict=True):
+            sequence = row.sequence
+            if isinstance(token, SampledToken):
+                if sequence.first_token_at is None:
+                    sequence.first_token_at = now
+                outputs.append((sequence.request_id, self._token_delta(sequence, token)))
+            elif isinstance(token, SamplingFailure):
+                outputs.append((sequence.request_id, self._last_delta(sequence, token.reason)))
+        return outputs
+
+    def _token_delta(self, sequence: Sequence, token: SampledToken) -> TokenDelta:
+        logprobs = () if token.logprobs is None else (token.logprobs,)
+        delta = TokenDelta((token.token_id,), logprobs)
+        if sequence.finish_reason is None:
+            return delta
+        return merge(delta, self._last_delta(sequence))
+
+    def _last_delta(self, sequence: Sequence, error: str = "") -> TokenDelta:
+        """The delta that ends a finished sequence, without tokens."""
+        reason = sequence.finish_reason
+        assert reason is not None, f"{sequence.request_id} has not finished"
+        self._num_finished[reason.value] += 1
+        return TokenDelta(
+            (),
+            finish_reason=reason,
+            error=error,
+            num_cached_tokens=sequence.num_cached_tokens,
+            timings=_timings(sequence, time.monotonic()),
+        )
+
+
+def _mark_scheduled(plan: StepPlan) -> None:
+    now = time.monotonic()
+    for row in plan.rows:
+        if row.sequence.scheduled_at is None:
+            row.sequence.scheduled_at = now
+
+
+def _timings(sequence: Sequence, now: float) -> RequestTimings:
+    """Durations up to now; parts that were never reached take no time."""
+    scheduled_at = now if sequence.scheduled_at is None else sequence.scheduled_at
+    first_token_at = now if sequence.first_token_at is None else sequence.first_token_at
+    return RequestTimings(
+        queue_s=scheduled_at - sequence.submitted_at,
+        prefill_s=first_token_at - scheduled_at,
+        decode_s=now - first_token_at,
+    )

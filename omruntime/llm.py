@@ -1,0 +1,145 @@
+"""LLM: token ids in, token ids out, in this process and this thread.
+
+For text and chat see `server.LLM`, which adds the tokenizer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+
+from tqdm import tqdm
+
+from omruntime.engine import Engine
+from omruntime.errors import NotBuiltInError, RequestError
+from omruntime.outputs import TokenDelta
+from omruntime.sampling_params import SamplingParams
+from omruntime.seeds import seed_of_choice, with_seed
+from omruntime.sequence import FinishReason, Request
+from omruntime.settings import EngineSettings
+from omruntime.step import TokenLogprobs
+from omruntime.token_stream import merge
+
+
+@dataclass(frozen=True, slots=True)
+class TokenOutput:
+    """One answer.
+
+    Attributes:
+        prompt_index: Which prompt of the call.
+        index: Which of the `n` answers to it.
+        error: Why, when `finish_reason` is ERROR.
+    """
+
+    prompt_index: int
+    index: int
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...]
+    finish_reason: FinishReason
+    error: str = ""
+
+
+class LLM:
+    """A bundle on a device, driven by the caller's thread; a context manager."""
+
+    def __init__(self, bundle: str | Path, settings: EngineSettings | None = None) -> None:
+        """Load the bundle.
+
+        Raises:
+            BundleError, ConfigError, DeviceError: As `Engine`.
+        """
+        self._engine = Engine.open(Path(bundle), settings or EngineSettings())
+
+    def generate(
+        self,
+        prompts: Iterable[Sequence[int]],
+        params: SamplingParams | Sequence[SamplingParams],
+        *,
+        progress: bool = True,
+    ) -> list[TokenOutput]:
+        """Answer all prompts, batched continuously.
+
+        Args:
+            prompts: Token ids of each prompt.
+            params: For all prompts, or one for each.
+            progress: Whether to draw a progress bar on standard error.
+
+        Returns:
+            Ordered by prompt, then by answer.
+
+        Raises:
+            RequestError: A prompt or its params are wrong; nothing was generated.
+        """
+        requests = list(self._requests([tuple(prompt) for prompt in prompts], params))
+        for request in requests:
+            self._engine.require_fits(request)
+        try:
+            answers = self._run(requests, progress)
+        finally:
+            self._engine.abort_all()
+        return [_output(request.request_id, answers[request.request_id]) for request in requests]
+
+    def close(self) -> None:
+        """Give everything back to the device."""
+        self._engine.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _requests(
+        self, prompts: list[tuple[int, ...]], params: SamplingParams | Sequence[SamplingParams]
+    ) -> Iterator[Request]:
+        """One request for each answer; its id is `prompt index/answer index`."""
+        each = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
+        if len(each) != len(prompts):
+            raise RequestError(f"got {len(prompts)} prompts and {len(each)} params, wanted as many")
+        model = self._engine.manifest.model
+        for i, (prompt, wishes) in enumerate(zip(prompts, each, strict=True)):
+            if wishes.stop:
+                raise NotBuiltInError("stop strings need text; use server.LLM, or stop_token_ids")
+            wishes.require_vocabulary(model.vocab_size)
+            resolved = with_seed(wishes.resolve(model.sampling_defaults))
+            assert resolved.seed is not None
+            for index in range(resolved.n):
+                seeded = replace(resolved, seed=seed_of_choice(resolved.seed, index))
+                leader_id = f"{i}/0" if index else None
+                yield Request(f"{i}/{index}", prompt, seeded, leader_id=leader_id)
+
+    def _run(self, requests: list[Request], progress: bool) -> dict[str, TokenDelta]:
+        """Step until every request has ended; returns each one's deltas merged."""
+        queued = deque(requests)
+        answers: dict[str, TokenDelta] = {}
+        with tqdm(total=len(requests), unit="answer", disable=not progress) as bar:
+            while queued or self._engine.has_work:
+                # One batch ahead keeps every row busy and stays below the queue limits.
+                while queued and self._engine.num_waiting < self._engine.limits.max_num_seqs:
+                    self._engine.add(queued.popleft())
+                for request_id, delta in self._engine.step():
+                    before = answers.get(request_id)
+                    answers[request_id] = delta if before is None else merge(before, delta)
+                    bar.update(delta.finish_reason is not None)
+        return answers
+
+
+def _output(request_id: str, answer: TokenDelta) -> TokenOutput:
+    prompt_index, _, index = request_id.partition("/")
+    assert answer.finish_reason is not None
+    return TokenOutput(
+        int(prompt_index),
+        int(index),
+        answer.token_ids,
+        answer.logprobs,
+        answer.finish_reason,
+        answer.error,
+    )

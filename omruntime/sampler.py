@@ -1,0 +1,107 @@
+"""Sampler: logits of a step -> the next token of every row, and its log-probabilities.
+
+Owns the order of things: check the logits, edit (`logits.py`), filter and draw (`draw.py`).
+Whether a token ends its sequence is the engine's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Rows
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from omruntime.draw import draw_token
+from omruntime.logits import LogitsEditor, Row
+from omruntime.seeds import uniform
+from omruntime.sequence import Sequence
+from omruntime.step import SampledToken, SamplingFailure, TokenLogprobs
+
+
+class Sampler:
+    """Chooses next tokens; used by the engine thread alone."""
+
+    def __init__(self, vocab_size: int, eos_token_ids: Iterable[int]) -> None:
+        self._vocab_size = vocab_size
+        self._editor = LogitsEditor(eos_token_ids)
+
+    def sample(
+        self, logits: NDArray[Any], sequences: Rows[Sequence]
+    ) -> list[SampledToken | SamplingFailure]:
+        """Choose one token for each sequence.
+
+        A row depends on nothing but its logits, its sequence's tokens and its params (resolved
+        and with a seed, see `seeds.with_seed`), so equal requests get equal tokens in any batch.
+
+        Args:
+            logits: float32 or float16 [rows, vocabulary]; row i belongs to sequence i. Rows and
+                columns beyond the sequences and the vocabulary are padding. Not changed.
+            sequences: One for each row that samples.
+
+        Returns:
+            In the order of the sequences. A failure when the row's logits hold NaN or +inf or
+            no finite value, or when the params leave nothing to choose; other rows are not
+            affected.
+        """
+        self._editor.drop_finished()
+        if not sequences:
+            return []
+        rows = np.asarray(logits[: len(sequences), : self._vocab_size], dtype=np.float32)
+        assert rows.shape == (len(sequences), self._vocab_size), rows.shape
+        best_ids = rows.argmax(axis=1)
+        return [
+            self._sample_row(row, int(best_id), sequence)
+            for row, best_id, sequence in zip(rows, best_ids, sequences, strict=True)
+        ]
+
+    def _sample_row(
+        self, row: Row, best_id: int, sequence: Sequence
+    ) -> SampledToken | SamplingFailure:
+        # NaN counts as the largest for argmax, so the best value tells about all of them.
+        if not np.isfinite(row[best_id]):
+            return SamplingFailure(f"the model's logits hold {row[best_id]} as their largest value")
+        token_id = self._choose(row, best_id, sequence)
+        if token_id is None:
+            return SamplingFailure(
+                "the sampling parameters leave no token with a finite score; check "
+                "allowed_token_ids, banned_token_ids, min_new_tokens and repetition_penalty"
+            )
+        if sequence.params.logprobs is None:
+            return SampledToken(token_id)
+        return SampledToken(token_id, token_logprobs(row, token_id, sequence.params.logprobs))
+
+    def _choose(self, row: Row, best_id: int, sequence: Sequence) -> int | None:
+        params = sequence.params
+        if self._editor.changes(sequence):
+            row = row.copy()
+            self._editor.apply(row, sequence)
+            best_id = int(row.argmax())
+            if not np.isfinite(row[best_id]):
+                return None
+        if params.is_greedy:
+            return best_id
+        assert params.seed is not None, "a sampled sequence needs a seed, see seeds.with_seed"
+        return draw_token(row, params, uniform(params.seed, sequence.num_output_tokens))
+
+
+def token_logprobs(row: Row, token_id: int, k: int) -> TokenLogprobs:
+    """Log-softmax of a row of the model's own logits, float32 [vocab_size].
+
+    Args:
+        row: Finite, but for -inf.
+        token_id: The chosen one.
+        k: How many of the best to list, best first, equal ones by lower id.
+    """
+    best = row.max()
+    total = np.exp(row - best).sum(dtype=np.float64)
+    shift = float(best) + float(np.log(total))
+    k = min(k, len(row))
+    top: list[tuple[int, float]] = []
+    if k > 0:
+        worst = np.partition(row, len(row) - k)[len(row) - k]
+        candidates = np.flatnonzero(row >= worst)
+        order = np.lexsort((candidates, -row[candidates]))[:k]
+        top = [(int(i), float(row[i]) - shift) for i in candidates[order]]
+    return TokenLogprobs(float(row[token_id]) - shift, tuple(top))

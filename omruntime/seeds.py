@@ -1,0 +1,41 @@
+"""Seeds and the uniform numbers drawn from them; no state anywhere.
+
+A number is a pure function of seed and position in the answer, so a request that is preempted,
+batched otherwise or sent again draws the same tokens.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import secrets
+
+from omruntime.sampling_params import MAX_SEED, SamplingParams
+
+# A float64 holds 53 bits, so every uniform number is exact and below 1.
+_UNIFORM_BITS = 53
+
+
+def with_seed(params: SamplingParams) -> SamplingParams:
+    """The params themselves when they have a seed, else a copy with a random one."""
+    if params.seed is not None:
+        return params
+    return dataclasses.replace(params, seed=secrets.randbelow(MAX_SEED + 1))
+
+
+def seed_of_choice(seed: int, index: int) -> int:
+    """The seed of answer `index` of `n`: the seed itself for answer 0, else one derived from it."""
+    if index == 0:
+        return seed
+    return _hash64(b"choice", seed, index) & MAX_SEED
+
+
+def uniform(seed: int, position: int) -> float:
+    """A number in [0, 1) for the answer's token at `position`, counted from 0."""
+    return (_hash64(b"draw", seed, position) >> (64 - _UNIFORM_BITS)) / (1 << _UNIFORM_BITS)
+
+
+def _hash64(purpose: bytes, seed: int, counter: int) -> int:
+    message = seed.to_bytes(8, "little") + counter.to_bytes(8, "little")
+    digest = hashlib.blake2b(message, digest_size=8, person=purpose).digest()
+    return int.from_bytes(digest, "little")
