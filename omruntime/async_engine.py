@@ -23,7 +23,7 @@ from omruntime.errors import OmError, ShuttingDownError
 from omruntime.limits import EngineLimits, resolve_limits
 from omruntime.manifest import Manifest
 from omruntime.outputs import EngineLoad, TokenDelta
-from omruntime.sequence import FinishReason, Request
+from omruntime.sequence import Request
 from omruntime.settings import EngineSettings
 from omruntime.token_stream import TokenStream, deliver
 
@@ -60,7 +60,7 @@ class AsyncEngine:
     Attributes:
         manifest: Of the bundle.
         limits: In force.
-        on_failure: Called in the engine thread with the text of every device or engine error.
+        on_device_error: Called in the engine thread with the text of every failed step.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class AsyncEngine:
         """
         self.manifest = manifest
         self.limits = limits
-        self.on_failure: Callable[[str], None] = lambda _text: None
+        self.on_device_error: Callable[[str], None] = lambda _text: None
         self._open_engine = open_engine
         self._progress: Callable[[str], None] = lambda _line: None
         self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
@@ -225,9 +225,9 @@ class AsyncEngine:
         outputs = self._take_commands(engine) + engine.step()
         self._load = engine.load()
         self._deliver(outputs)
-        for _, delta in outputs:
-            if delta.finish_reason is FinishReason.ERROR:
-                self.on_failure(delta.error)
+        error = engine.take_device_error()
+        if error is not None:
+            self.on_device_error(error)
 
     def _take_commands(self, engine: Engine) -> list[EngineOutput]:
         """Run all queued commands; waits for one while there is nothing else to do."""

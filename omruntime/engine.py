@@ -75,6 +75,7 @@ class Engine:
         self._sampler = Sampler(manifest.model.vocab_size, manifest.model.eos_token_ids)
         self._kv_cache = KVCache(device, manifest.model, manifest.kv, self.limits.num_blocks)
         self._executor = GraphExecutor(device, manifest, bundle, self._kv_cache, self.profiler)
+        self._device_error: str | None = None
         self._num_finished = {reason.value: 0 for reason in FinishReason}
 
     @staticmethod
@@ -154,11 +155,17 @@ class Engine:
                 sampled = self._sample(plan, logits)
         except Exception as error:  # whatever went wrong, the step's requests must end
             logger.exception("a step failed")
+            self._device_error = f"a step failed: {error}"
             failed = self._scheduler.fail(plan)
-            return [(s.request_id, self._last_delta(s, f"a step failed: {error}")) for s in failed]
+            return [(s.request_id, self._last_delta(s, self._device_error)) for s in failed]
         with self.profiler.part("update"):
             self._scheduler.update(plan, sampled)
             return self._deltas(plan, sampled)
+
+    def take_device_error(self) -> str | None:
+        """Why the last step failed; None when it did not, and from the next call on."""
+        error, self._device_error = self._device_error, None
+        return error
 
     def load(self) -> EngineLoad:
         """What is held right now."""

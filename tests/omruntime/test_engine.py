@@ -1,0 +1,219 @@
+"""The engine answers as the model does, whatever the scheduling; and it loses nothing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from omruntime.buckets import Bucket
+from omruntime.device import Program
+from omruntime.device.cpu import CpuDevice
+from omruntime.engine import Engine
+from omruntime.errors import BundleError, DeviceError, PromptTooLongError
+from omruntime.manifest import ProgramSpec
+from omruntime.outputs import TokenDelta
+from omruntime.sampling_params import SamplingParams
+from omruntime.sequence import FinishReason, Request
+from omruntime.settings import EngineSettings
+from omruntime.token_stream import merge
+from tests.omruntime.toy_model import EOS_TOKEN_ID, VOCAB_SIZE, toy_answer
+
+GREEDY = SamplingParams(
+    temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, repetition_penalty=1.0, seed=0,
+    max_new_tokens=20, ignore_eos=True,
+)  # fmt: skip
+
+
+@contextmanager
+def open_engine(
+    bundle: Path, device: CpuDevice | None = None, **settings: int | bool
+) -> Iterator[Engine]:
+    engine = Engine(device or CpuDevice(1), bundle, EngineSettings(**settings))  # type: ignore[arg-type]
+    try:
+        yield engine
+    finally:
+        engine.check()
+        engine.close()
+
+
+def run_to_end(engine: Engine) -> dict[str, TokenDelta]:
+    """Step until idle, checking the invariants; every request's deltas merged."""
+    answers: dict[str, TokenDelta] = {}
+    while engine.has_work:
+        for request_id, delta in engine.step():
+            before = answers.get(request_id)
+            assert before is None or before.finish_reason is None, "a delta after the last"
+            answers[request_id] = delta if before is None else merge(before, delta)
+        engine.check()
+    assert engine.load().num_referenced_blocks == 0
+    return answers
+
+
+def prompts(count: int, seed: int = 7) -> list[tuple[int, ...]]:
+    draw = random.Random(seed)
+    lengths = [1, 3, 4, 5, 8, 15, 16, 17, 33, 40]
+    return [
+        tuple(draw.randrange(1, VOCAB_SIZE) for _ in range(lengths[i % len(lengths)]))
+        for i in range(count)
+    ]
+
+
+SCHEDULES = {
+    "plain": {},
+    "smallest chunk": {"max_chunk_tokens": 2},
+    "preempted": {"num_blocks": 18},
+    "no prefix cache": {"enable_prefix_cache": False},
+    "two rows": {"max_num_seqs": 2},
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_answers_do_not_depend_on_the_schedule(toy_bundle: Path, name: str) -> None:
+    with open_engine(toy_bundle, **SCHEDULES[name]) as engine:
+        for i, prompt in enumerate(prompts(24)):
+            engine.add(Request(f"r{i}", prompt, GREEDY))
+        answers = run_to_end(engine)
+        assert engine.load().num_preemptions > 0 or name != "preempted"
+    for i, prompt in enumerate(prompts(24)):
+        assert answers[f"r{i}"].token_ids == toy_answer(prompt, 20), i
+
+
+def test_an_equal_prompt_hits_the_prefix_cache_and_answers_alike(toy_bundle: Path) -> None:
+    prompt = prompts(10)[9]
+    with open_engine(toy_bundle) as engine:
+        engine.add(Request("cold", prompt, GREEDY))
+        cold = run_to_end(engine)["cold"]
+        engine.add(Request("warm", prompt, GREEDY))
+        warm = run_to_end(engine)["warm"]
+    assert (cold.num_cached_tokens, warm.num_cached_tokens) == (0, 36)
+    assert warm.token_ids == cold.token_ids == toy_answer(prompt, 20)
+
+
+def test_siblings_share_blocks_and_copy_before_they_write(toy_bundle: Path) -> None:
+    prompt = prompts(10)[7]  # 17 tokens: the fifth block is shared and partly filled
+    sampled = SamplingParams(
+        temperature=1.0, top_p=1.0, top_k=0, min_p=0.0, repetition_penalty=1.0,
+        max_new_tokens=9, ignore_eos=True, allowed_token_ids=(5, 6, 7),
+    )  # fmt: skip
+
+    def answer(index: int, leader: str | None) -> Request:
+        return Request(f"r{index}", prompt, replace(sampled, seed=index), leader_id=leader)
+
+    alone = []
+    for index in range(3):
+        with open_engine(toy_bundle, enable_prefix_cache=False) as engine:
+            engine.add(answer(index, None))
+            alone.append(run_to_end(engine)[f"r{index}"].token_ids)
+    with open_engine(toy_bundle, enable_prefix_cache=False) as engine:
+        for index in range(3):
+            engine.add(answer(index, "r0" if index else None))
+        together = run_to_end(engine)
+    assert [together[f"r{i}"].token_ids for i in range(3)] == alone
+
+
+def test_end_token_stops_and_counts(toy_bundle: Path) -> None:
+    # One token t at position 0 gives t as the next token, so the end token gives itself.
+    params = SamplingParams(
+        temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, repetition_penalty=1.0, seed=0
+    )
+    with open_engine(toy_bundle) as engine:
+        engine.add(Request("r", (EOS_TOKEN_ID,), params))
+        answer = run_to_end(engine)["r"]
+    assert answer.token_ids == (EOS_TOKEN_ID,)
+    assert answer.finish_reason is FinishReason.STOP
+    assert answer.timings is not None
+
+
+def test_without_a_limit_the_model_length_ends_the_answer(toy_bundle: Path) -> None:
+    params = SamplingParams(
+        temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, repetition_penalty=1.0, seed=0,
+        ignore_eos=True,
+    )  # fmt: skip
+    with open_engine(toy_bundle) as engine:
+        engine.add(Request("r", (1, 2, 3), params))
+        answer = run_to_end(engine)["r"]
+    assert len(answer.token_ids) == 61
+    assert answer.finish_reason is FinishReason.LENGTH
+
+
+def test_a_prompt_that_can_never_fit_is_refused(toy_bundle: Path) -> None:
+    with (
+        open_engine(toy_bundle) as engine,
+        pytest.raises(PromptTooLongError, match=r"64.*63|63.*64"),
+    ):
+        engine.add(Request("r", (1,) * 64, GREEDY))
+
+
+def test_abort_frees_blocks_in_every_state(toy_bundle: Path) -> None:
+    with open_engine(toy_bundle, max_chunk_tokens=4) as engine:
+        engine.add(Request("waiting", (1, 2), GREEDY))
+        assert engine.abort("waiting") is not None
+        engine.add(Request("prefilling", (1,) * 20, GREEDY))
+        engine.step()
+        assert engine.load().num_referenced_blocks > 0
+        aborted = engine.abort("prefilling")
+        assert aborted is not None
+        assert aborted[1].finish_reason is FinishReason.ABORT
+        assert engine.load().num_referenced_blocks == 0
+        assert engine.abort("prefilling") is None
+        assert engine.abort("never") is None
+
+
+class FailingDevice(CpuDevice):
+    """A CPU whose program fails in chosen runs."""
+
+    def __init__(self, failing_runs: set[int]) -> None:
+        super().__init__(1)
+        self.failing_runs = failing_runs
+        self.num_runs = 0
+
+    def load_program(self, spec: ProgramSpec, bundle: Path) -> Program:
+        program = super().load_program(spec, bundle)
+        run = program.run
+
+        def run_or_fail(bucket: Bucket) -> None:
+            self.num_runs += 1
+            if self.num_runs in self.failing_runs:
+                raise DeviceError("the driver said 507011")
+            run(bucket)
+
+        program.run = run_or_fail  # type: ignore[method-assign]
+        return program
+
+
+def test_a_failed_step_ends_its_requests_alone(toy_bundle: Path) -> None:
+    # Runs 1 to 3 prefill the first, 4 decodes it, 5 is the second one's first chunk.
+    first, second = (3,) * 40, (5,) * 40
+    with open_engine(toy_bundle, FailingDevice({5}), max_chunk_tokens=16) as engine:
+        engine.add(Request("first", first, GREEDY))
+        engine.add(Request("second", second, GREEDY))
+        answers = run_to_end(engine)
+        assert engine.take_device_error() == "a step failed: the driver said 507011"
+        assert engine.take_device_error() is None
+    failed = answers["second"]
+    assert failed.finish_reason is FinishReason.ERROR
+    assert "507011" in failed.error
+    assert answers["first"].token_ids == toy_answer(first, 20)
+
+
+def test_after_a_failed_step_the_prefix_cache_gives_nothing_wrong(toy_bundle: Path) -> None:
+    prompt = (7,) * 40
+    for run in range(1, 8):
+        with open_engine(toy_bundle, FailingDevice({run}), max_chunk_tokens=8) as engine:
+            engine.add(Request("lost", prompt, GREEDY))
+            assert run_to_end(engine)["lost"].finish_reason is FinishReason.ERROR
+            engine.add(Request("again", prompt, GREEDY))
+            assert run_to_end(engine)["again"].token_ids == toy_answer(prompt, 20)
+
+
+def test_a_bundle_for_another_device_is_refused(toy_bundle: Path) -> None:
+    class Ascend(CpuDevice):
+        name, soc = "ascend:0", "Ascend310P3"
+
+    with pytest.raises(BundleError, match=r"built for cpu.*Ascend310P3.*--target Ascend310P3"):
+        Engine(Ascend(1), toy_bundle, EngineSettings())

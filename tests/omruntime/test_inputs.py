@@ -1,0 +1,55 @@
+"""A step's rows in the fixed shapes of a bucket, and the slots of its tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from omruntime.buckets import Bucket, Phase
+from omruntime.inputs import HostInputs, map_slots, pack_inputs
+from omruntime.sampling_params import SamplingParams
+from omruntime.sequence import Request, Sequence
+from omruntime.step import RowPlan, StepPlan
+
+BLOCK_SIZE = 4
+
+
+def row(token_ids: list[int], block_table: list[int], start: int, num_tokens: int) -> RowPlan:
+    sequence = Sequence.of(Request("r", tuple(token_ids), SamplingParams()), arrival=1)
+    sequence.block_table = block_table
+    return RowPlan(sequence, start, num_tokens, samples=True)
+
+
+def pack(plan: StepPlan, inputs: HostInputs) -> HostInputs:
+    pack_inputs(plan, inputs, BLOCK_SIZE)
+    return inputs
+
+
+def test_rows_and_padding_of_a_prefill_step() -> None:
+    bucket = Bucket(Phase.PREFILL, 3, 4, 2)
+    tokens = list(range(10, 19))
+    plan = StepPlan(bucket, (row(tokens, [5, 9, 7], 6, 3), row([8, 9], [3], 0, 2)))
+    inputs = pack(plan, HostInputs.zeros(bucket))
+    assert inputs.input_ids.tolist() == [[16, 17, 18, 0], [8, 9, 0, 0], [0, 0, 0, 0]]
+    assert inputs.positions.tolist() == [[6, 7, 8, 8], [0, 1, 1, 1], [0, 0, 0, 0]]
+    assert inputs.block_tables.tolist() == [[5, 9], [0, 0], [0, 0]]
+    assert inputs.past_lens.tolist() == [6, 0, 0]
+    assert inputs.last_index.tolist() == [2, 1, 0]
+
+
+def test_nothing_of_a_longer_row_stays_behind() -> None:
+    """A shorter sequence in the row of a longer one must not see its blocks."""
+    bucket = Bucket(Phase.DECODE, 2, 1, 3)
+    long, short = row([1] * 12, [4, 5, 6], 11, 1), row([2], [8], 0, 1)
+    inputs = pack(StepPlan(bucket, (long, long)), HostInputs.zeros(bucket))
+    again = pack(StepPlan(bucket, (short,)), inputs)
+    fresh = pack(StepPlan(bucket, (short,)), HostInputs.zeros(bucket))
+    for name, array in again.named().items():
+        np.testing.assert_array_equal(array, fresh.named()[name], err_msg=name)
+
+
+def test_slots_follow_the_block_table_across_block_edges() -> None:
+    bucket = Bucket(Phase.PREFILL, 2, 4, 2)
+    plan = StepPlan(bucket, (row([0] * 9, [5, 9, 7], 6, 3), row([0, 0], [3], 0, 2)))
+    mapping = map_slots(plan, BLOCK_SIZE)
+    assert mapping.rows.tolist() == [0, 1, 2, 4, 5]
+    assert mapping.slots.tolist() == [9 * 4 + 2, 9 * 4 + 3, 7 * 4, 3 * 4, 3 * 4 + 1]

@@ -1,0 +1,49 @@
+"""Token ids in, token ids out, in process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from omruntime import LLM, EngineSettings, FinishReason, SamplingParams
+from omruntime.errors import NotBuiltInError, RequestError
+from tests.omruntime.toy_model import toy_answer
+
+GREEDY = SamplingParams(temperature=0, max_new_tokens=8, ignore_eos=True)
+
+
+def test_answers_come_in_the_order_of_the_prompts(toy_bundle: Path) -> None:
+    prompts = [(i % 50 + 1, 3) for i in range(70)]
+    with LLM(toy_bundle, EngineSettings(max_queued_requests=20)) as llm:
+        outputs = llm.generate(prompts, GREEDY, progress=False)
+    assert [o.token_ids for o in outputs] == [toy_answer(p, 8) for p in prompts]
+    assert {o.finish_reason for o in outputs} == {FinishReason.LENGTH}
+
+
+def test_several_answers_to_a_prompt_differ_and_repeat(toy_bundle: Path) -> None:
+    """BL-28: a seeded request with n answers."""
+    params = SamplingParams(temperature=50.0, seed=3, n=4, max_new_tokens=12, ignore_eos=True)
+    with LLM(toy_bundle) as llm:
+        first = llm.generate([(1, 2, 3, 4, 5)], params, progress=False)
+        again = llm.generate([(9,), (1, 2, 3, 4, 5)], params, progress=False)
+    assert [(o.prompt_index, o.index) for o in first] == [(0, 0), (0, 1), (0, 2), (0, 3)]
+    assert len({o.token_ids for o in first}) == 4
+    assert [o.token_ids for o in again[4:]] == [o.token_ids for o in first]
+
+
+def test_one_wrong_prompt_refuses_the_call_and_the_next_one_works(toy_bundle: Path) -> None:
+    with LLM(toy_bundle) as llm:
+        with pytest.raises(RequestError, match="64"):
+            llm.generate([(1,), (1,) * 64], GREEDY, progress=False)
+        with pytest.raises(RequestError, match="2 prompts and 1 params"):
+            llm.generate([(1,), (2,)], [GREEDY], progress=False)
+        assert llm.generate([(1,)], GREEDY, progress=False)[0].token_ids == toy_answer((1,), 8)
+
+
+def test_stop_strings_are_refused_as_they_need_text(toy_bundle: Path) -> None:
+    with (
+        LLM(toy_bundle) as llm,
+        pytest.raises(NotBuiltInError, match=r"server\.LLM"),
+    ):
+        llm.generate([(1,)], SamplingParams(stop=("x",)), progress=False)
