@@ -13,9 +13,11 @@ from types import TracebackType
 
 from tqdm import tqdm
 
+from omruntime.device import Device
 from omruntime.engine import Engine
 from omruntime.errors import NotBuiltInError, RequestError
 from omruntime.outputs import TokenDelta
+from omruntime.profiler import StepProfiler
 from omruntime.sampling_params import SamplingParams
 from omruntime.seeds import seed_of_choice, with_seed
 from omruntime.sequence import FinishReason, Request
@@ -45,13 +47,31 @@ class TokenOutput:
 class LLM:
     """A bundle on a device, driven by the caller's thread; a context manager."""
 
-    def __init__(self, bundle: str | Path, settings: EngineSettings | None = None) -> None:
+    def __init__(
+        self,
+        bundle: str | Path,
+        settings: EngineSettings | None = None,
+        device: Device | None = None,
+    ) -> None:
         """Load the bundle.
+
+        Args:
+            device: An open device; None opens the one that the settings name. It is closed
+                with the LLM.
 
         Raises:
             BundleError, ConfigError, DeviceError: As `Engine`.
         """
-        self._engine = Engine.open(Path(bundle), settings or EngineSettings())
+        settings = settings or EngineSettings()
+        if device is None:
+            self._engine = Engine.open(Path(bundle), settings)
+        else:
+            self._engine = Engine(device, Path(bundle), settings)
+
+    @property
+    def profiler(self) -> StepProfiler:
+        """Where the calling thread's time goes inside of steps."""
+        return self._engine.profiler
 
     def generate(
         self,

@@ -40,7 +40,7 @@ class CpuDevice:
     soc = "cpu"
 
     def __init__(self, num_threads: int = 0) -> None:
-        self._num_threads = num_threads or len(os.sched_getaffinity(0))
+        self.num_threads = num_threads or len(os.sched_getaffinity(0))
         self._live: set[HostBuffer] = set()
 
     def alloc(self, nbytes: int) -> DeviceBuffer:
@@ -85,7 +85,7 @@ class CpuDevice:
 
     def load_program(self, spec: ProgramSpec, bundle: Path) -> Program:
         """See `Device.load_program`."""
-        return CpuProgram(spec, _open_session(bundle / spec.path, self._num_threads))
+        return CpuProgram(spec, _open_session(bundle / spec.path, self.num_threads))
 
     def synchronize(self) -> None:
         """Nothing is ever queued."""

@@ -1,0 +1,119 @@
+"""`make bench`: omserve against Hugging Face `generate`, both measured in this run.
+
+Alternatives alternate, so that whatever else the machine does meets all of them; the figures
+to read are the ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import median
+
+from bench.graph_time import ProfilingCpuDevice
+from bench.hf_peer import HfPeer
+from bench.ours import run_over_grpc, run_text, run_tokens
+from bench.prompts import NUM_NEW_TOKENS, QUESTIONS, Workload, workload
+from demo.bundle_cache import ensure_bundle
+from demo.fetch_weights import SMOLLM2, fetch_weights
+from demo.processes import ROOT
+from demo.server_process import running_server
+from omruntime.llm import LLM as TokenLLM
+from omruntime.settings import EngineSettings
+from server.client import AsyncClient
+from server.llm import LLM as TextLLM
+from server.text import ChatMessage
+
+CONCURRENCIES = (1, 8, 16)
+FOLDER = ROOT / ".cache" / "demo"
+
+
+def main() -> int:
+    """Run everything and print the report."""
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds (default 3)")
+    arguments = parser.parse_args()
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    checkpoint, bundle = fetch_weights(SMOLLM2), FOLDER / "smollm2"
+    ensure_bundle(checkpoint, bundle, ("--name", "SmolLM2-135M-Instruct"))
+    works = asyncio.run(_compare(checkpoint, bundle, arguments.rounds))
+    _print_layers(bundle, works, arguments.rounds)
+    _print_time_split(bundle, works)
+    return 0
+
+
+async def _compare(checkpoint: Path, bundle: Path, rounds: int) -> list[Workload]:
+    """Output tokens per second over gRPC and with HF, interleaved; prints the ratios."""
+    num_threads = len(os.sched_getaffinity(0))
+    _say(f"SmolLM2-135M-Instruct, float32, {num_threads} threads, {NUM_NEW_TOKENS} new tokens")
+    peer = HfPeer(checkpoint, num_threads)
+    async with running_server(bundle, FOLDER / "bench-server.log") as target:
+        works = await _workloads(target)
+        _say("\noutput tokens/s     omserve (gRPC)   HF generate   ratio   (median; each round)")
+        for work in works:
+            pairs = []
+            for _ in range(rounds):
+                ours = await run_over_grpc(target, work)
+                pairs.append((ours, await asyncio.to_thread(peer.run, work)))
+            _say(_ratio_line(work, pairs))
+    return works
+
+
+async def _workloads(target: str) -> list[Workload]:
+    async with AsyncClient(target) as client:
+        token_ids = [await client.tokenize([ChatMessage("user", q)]) for q in QUESTIONS]
+    return [workload(token_ids, concurrency) for concurrency in CONCURRENCIES]
+
+
+def _ratio_line(work: Workload, pairs: list[tuple[float, float]]) -> str:
+    ours, theirs = median(o for o, _ in pairs), median(t for _, t in pairs)
+    ratio = median(o / t for o, t in pairs)
+    rounds = " ".join(f"{o / t:.2f}" for o, t in pairs)
+    name = f"concurrency {work.concurrency}"
+    return f"{name:<20}{ours:>14.1f}{theirs:>14.1f}{ratio:>8.2f}   ({rounds})"
+
+
+def _print_layers(bundle: Path, works: list[Workload], rounds: int) -> None:
+    """What each layer above the engine costs, in process."""
+    _say("\noutput tokens/s     token ids   text   text costs")
+    settings = EngineSettings()
+    with TokenLLM(bundle, settings) as tokens, TextLLM(bundle, settings) as text:
+        for work in works:
+            run_tokens(tokens, work)
+            pairs = [(run_tokens(tokens, work), run_text(text, work)) for _ in range(rounds)]
+            ids, texts = median(i for i, _ in pairs), median(t for _, t in pairs)
+            cost = median(1 - t / i for i, t in pairs)
+            _say(f"concurrency {work.concurrency:<8}{ids:>9.1f}{texts:>9.1f}{cost:>9.1%}")
+
+
+def _print_time_split(bundle: Path, works: list[Workload]) -> None:
+    """The engine thread's time by part, and the graph's by kind of node."""
+    for work in works:
+        device = ProfilingCpuDevice(0)
+        with TokenLLM(bundle, EngineSettings(enable_prefix_cache=False), device) as llm:
+            run_tokens(llm, work)
+            parts = llm.profiler.seconds()
+            nodes = device.seconds_by_part()
+        _say(f"\nengine thread at concurrency {work.concurrency}, profiled:")
+        _print_shares(parts.items())
+        _say("  of the graph's nodes:")
+        _print_shares(nodes.items())
+
+
+def _print_shares(parts: Iterable[tuple[str, float]]) -> None:
+    ordered = sorted(parts, key=lambda part: -part[1])
+    total = sum(seconds for _, seconds in ordered)
+    for name, seconds in ordered:
+        _say(f"  {name:<36}{seconds:>8.3f} s{seconds / total:>8.1%}")
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
