@@ -1,0 +1,91 @@
+"""From a stream of deltas to answers: the guarantees of a stream, joining and slicing.
+
+Owns what every front end promises: one terminal delta for each answer once a request was
+accepted, an error before that, and one log line at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from contextlib import aclosing
+from dataclasses import replace
+
+from omruntime.errors import OmError
+from omruntime.sequence import FinishReason
+from server.logs import log_finished
+from server.seams import TextGeneratorLike
+from server.text import TextDelta, TextRequest
+
+
+async def terminated_deltas(
+    generator: TextGeneratorLike, request: TextRequest
+) -> AsyncGenerator[TextDelta, None]:
+    """The request's deltas, each answer ending with exactly one terminal delta.
+
+    Closing it early aborts the request. A request counts as accepted with its first delta.
+
+    Raises:
+        OmError: Before the first delta; later the error becomes terminal deltas.
+    """
+    ends: dict[int, TextDelta] = {}
+    accepted = False
+    failure = "the stream ended without a reason; the server's log may know more"
+    try:
+        try:
+            async with aclosing(generator.stream(request)) as deltas:
+                async for delta in deltas:
+                    accepted = True
+                    if delta.finish_reason is not None:
+                        ends[delta.index] = delta
+                    if len(ends) == request.params.n:
+                        break
+                    yield delta
+            # The very last delta leaves when the request is over, so that whoever gets it may
+            # use the request id again at once.
+            if len(ends) == request.params.n:
+                yield delta
+        except OmError as error:
+            if not accepted:
+                raise
+            failure = str(error)
+        for index in range(request.params.n):
+            if index not in ends:
+                ends[index] = TextDelta(
+                    index, "", (), finish_reason=FinishReason.ERROR, error=failure
+                )
+                yield ends[index]
+    finally:
+        if accepted:
+            log_finished(request.params.n, tuple(ends.values()))
+
+
+def join_deltas(deltas: Iterable[TextDelta]) -> tuple[TextDelta, ...]:
+    """Each answer as one delta that holds all of it, by index."""
+    by_index: dict[int, list[TextDelta]] = {}
+    for delta in deltas:
+        by_index.setdefault(delta.index, []).append(delta)
+    return tuple(_joined(by_index[index]) for index in sorted(by_index))
+
+
+def _joined(parts: list[TextDelta]) -> TextDelta:
+    return replace(
+        parts[-1],
+        text="".join(part.text for part in parts),
+        token_ids=tuple(token_id for part in parts for token_id in part.token_ids),
+        logprobs=tuple(entry for part in parts for entry in part.logprobs),
+    )
+
+
+def slice_delta(delta: TextDelta, max_tokens: int) -> Iterator[TextDelta]:
+    """The same delta in pieces of at most `max_tokens`; the last one alone can be terminal.
+
+    Text goes with the last piece, since where it divides among the tokens is not known.
+    """
+    start = 0
+    while len(delta.token_ids) - start > max_tokens:
+        end = start + max_tokens
+        yield TextDelta(
+            delta.index, "", delta.token_ids[start:end], logprobs=delta.logprobs[start:end]
+        )
+        start = end
+    yield replace(delta, token_ids=delta.token_ids[start:], logprobs=delta.logprobs[start:])

@@ -1,0 +1,163 @@
+"""The serving process: load, serve, drain, stop. Wiring and signals only.
+
+The port opens before the bundle is loaded, so that probes see NOT_SERVING instead of a refused
+connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from omruntime.errors import ConfigError
+from omruntime.settings import EngineSettings
+from server.grpc_server import start_grpc_server
+from server.lifecycle import Lifecycle
+from server.loading import start_engine, stop_engine
+from server.logs import set_up_logging
+from server.seams import EngineLike, TextGeneratorLike
+from server.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+# What a loading engine gets to notice that it shall stop; the whole exit takes about 2 s.
+LOAD_STOP_S = 1.0
+# What a running engine gets for the step in flight and for releasing the device.
+ENGINE_STOP_S = 10.0
+# What aborted requests get to send their terminal events, and RPCs to send their status.
+LAST_EVENTS_S = 2.0
+LAST_STATUS_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the process is made of; tests put fakes here.
+
+    Attributes:
+        open_engine: Settles manifest and limits; quick.
+        open_generator: Opens the text layer over an engine that is not loaded yet.
+    """
+
+    open_engine: Callable[[Path, EngineSettings], EngineLike]
+    open_generator: Callable[[Path, EngineLike], TextGeneratorLike]
+
+
+class StopSignals:
+    """SIGTERM and SIGINT alike: the first drains, the second ends the draining."""
+
+    def __init__(self) -> None:
+        self.first = asyncio.Event()
+        self.second = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._receive, number)
+
+    def _receive(self, number: signal.Signals) -> None:
+        logger.info("signal received signal=%s", number.name)
+        (self.second if self.first.is_set() else self.first).set()
+
+
+async def serve(settings: Settings, parts: Parts) -> bool:
+    """Serve until a signal.
+
+    Returns:
+        Whether everything has ended. False: the engine's thread is still deep in a library, so
+        the caller must end the process without waiting for threads.
+
+    Raises:
+        ConfigError, BundleError: Settings, bundle or machine do not fit.
+        DeviceError: The device failed while loading.
+    """
+    stop = StopSignals()
+    engine = parts.open_engine(settings.bundle, settings.engine)
+    lifecycle = Lifecycle()
+    server, port = await start_grpc_server(settings, lifecycle, engine)
+    try:
+        _announce_port(settings, port)
+        generator = parts.open_generator(settings.bundle, engine)
+        _watch_device(engine, lifecycle)
+        if not await start_engine(engine, lifecycle, stop.first):
+            logger.info("stopping while loading")
+            return await stop_engine(engine, LOAD_STOP_S)
+        lifecycle.begin_serving(generator)
+        logger.info("serving address=%s", settings.address(port))
+        await stop.first.wait()
+        return await _drain(settings.drain_timeout_s, lifecycle, engine, stop.second)
+    finally:
+        # The grace is for RPCs that are sending their status, and ends with the last of them.
+        await server.stop(grace=LAST_STATUS_S)
+        _remove_port_file(settings)
+
+
+async def _drain(
+    drain_timeout_s: float, lifecycle: Lifecycle, engine: EngineLike, hurry: asyncio.Event
+) -> bool:
+    """Let running requests finish; abort them at the time limit or when `hurry` is set."""
+    lifecycle.begin_draining()
+    engine.drain()
+    logger.info("draining num_running=%d", lifecycle.num_running)
+    idle = asyncio.create_task(lifecycle.wait_idle())
+    hurried = asyncio.create_task(hurry.wait())
+    await asyncio.wait(
+        (idle, hurried), timeout=drain_timeout_s, return_when=asyncio.FIRST_COMPLETED
+    )
+    hurried.cancel()
+    if not idle.done():
+        logger.warning("aborting num_running=%d", lifecycle.num_running)
+    # Ends what is live with a last delta each.
+    ended = await stop_engine(engine, ENGINE_STOP_S)
+    await asyncio.wait((idle,), timeout=LAST_EVENTS_S)
+    idle.cancel()
+    logger.info("drained")
+    return ended
+
+
+def _watch_device(engine: EngineLike, lifecycle: Lifecycle) -> None:
+    loop = asyncio.get_running_loop()
+
+    def on_device_error(text: str) -> None:
+        logger.error("device error, health is NOT_SERVING from now on: %s", text)
+        with suppress(RuntimeError):  # the loop is closed: the server stops anyway
+            loop.call_soon_threadsafe(lifecycle.fail, text)
+
+    engine.on_device_error = on_device_error
+
+
+def _announce_port(settings: Settings, port: int) -> None:
+    logger.info("listening address=%s", settings.address(port))
+    path = settings.port_file
+    if path is None:
+        return
+    try:
+        # By rename, so that a reader never sees half a number.
+        partial = path.with_name(path.name + ".partial")
+        partial.write_text(f"{port}\n")
+        partial.replace(path)
+    except OSError as error:
+        raise ConfigError(f"cannot write port_file {path}: {error}") from error
+
+
+def _remove_port_file(settings: Settings) -> None:
+    if settings.port_file is not None:
+        with suppress(OSError):
+            settings.port_file.unlink(missing_ok=True)
+
+
+def run_server(settings: Settings, parts: Parts) -> int:
+    """Set up logging and serve until a signal; returns exit code 0, or ends the process with it.
+
+    Raises:
+        ConfigError, BundleError, DeviceError: As `serve`.
+    """
+    set_up_logging(settings.log_level)
+    if not asyncio.run(serve(settings, parts)):
+        # Waiting for a thread that is deep in a library could take minutes.
+        logging.shutdown()
+        os._exit(0)
+    return 0

@@ -1,0 +1,222 @@
+"""`om-client`: talk to a server from a terminal or a script."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import io
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import NoReturn
+
+from omruntime.errors import CallError, OmError, RequestError
+from omruntime.sampling_params import SamplingParams
+from omruntime.sequence import FinishReason
+from server.chat_session import ChatSession
+from server.client import Client
+from server.client_messages import CallOptions, Generation, Prompt
+from server.client_options import add_sampling_flags, parse_token_ids, sampling_params_of
+from server.status import exit_code_of
+from server.text import ChatMessage, TextDelta
+
+_ROLES = ("system", "user", "assistant")
+
+_EPILOG = (
+    "Exit codes: 0 done; 2 wrong usage, or the server refused a value (INVALID_ARGUMENT); "
+    "1 anything else, such as no server at the target; 130 Ctrl-C."
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `om-client`; returns the exit code that --help documents."""
+    arguments = parse_arguments(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal without Unicode shows question marks instead of ending the program.
+        sys.stdout.reconfigure(errors="replace")
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+        return code
+    except OmError as error:
+        return _fail(error)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of our output is gone; nothing is left to tell, also not at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _fail(error: OmError) -> int:
+    code = f"{error.code}: " if isinstance(error, CallError) else ""
+    message = f"om-client: {code}{error}".replace("\n", " ")
+    print(message, file=sys.stderr)
+    return exit_code_of(error)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"om-client: {message}; {self.prog} --help lists all flags\n")
+
+
+def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """Read the command line; ends the process with 2 on wrong usage."""
+    parser = _Parser(prog="om-client", description=__doc__, epilog=_EPILOG, allow_abbrev=False)
+    commands = parser.add_subparsers(dest="command", required=True)
+    generate = commands.add_parser(
+        "generate", help="answer one prompt", epilog=_EPILOG, allow_abbrev=False
+    )
+    prompt = generate.add_mutually_exclusive_group(required=True)
+    prompt.add_argument("--prompt", metavar="TEXT", help="plain text")
+    prompt.add_argument(
+        "--prompt-ids", metavar="IDS", type=parse_token_ids, help="token ids, such as 5,17"
+    )
+    prompt.add_argument(
+        "--chat-message",
+        metavar="TEXT",
+        action="append",
+        help="one turn of a chat, the user's unless it begins with 'system:', 'user:' or "
+        "'assistant:'; repeatable",
+    )
+    generate.add_argument(
+        "--json",
+        action="store_true",
+        help="print one object: text, token_ids, finish_reason, matched_stop, usage, timings, "
+        "request_id, model, logprobs when asked for; with --n above 1 also choices",
+    )
+    chat = commands.add_parser(
+        "chat",
+        help="hold a conversation, one line a turn",
+        epilog=_EPILOG,
+        allow_abbrev=False,
+        description="Each line is a turn; /exit or end of input ends. Ctrl-C cancels the answer.",
+    )
+    chat.add_argument("--system", metavar="TEXT", help="system message before the first turn")
+    for command in (generate, chat):
+        _add_call_flags(command)
+        add_sampling_flags(command)
+    return parser.parse_args(argv)
+
+
+def _add_call_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--target",
+        default="localhost:50051",
+        help="host:port, [ipv6]:port or unix:path (default: %(default)s)",
+    )
+    parser.add_argument("--model", help="served name; default: the served model")
+    parser.add_argument("--request-id", help="default: one is made")
+    parser.add_argument("--cache-salt", default="", help="share cached prompts with equal salts")
+    parser.add_argument(
+        "--template-arguments",
+        type=_parse_object,
+        metavar="JSON",
+        help="extra variables for the chat template, an object",
+    )
+    parser.add_argument("--timeout-s", type=float, help="deadline in seconds; default: none")
+
+
+def _parse_object(text: str) -> dict[str, object]:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise argparse.ArgumentTypeError(f"not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"got {text!r}, wanted a JSON object")
+    return value
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    params = sampling_params_of(arguments)
+    if arguments.command == "chat" and params.n > 1:
+        raise RequestError(f"n is {params.n}, but a chat has one answer a turn; leave --n out")
+    options = CallOptions(
+        request_id=arguments.request_id,
+        model=arguments.model,
+        cache_salt=arguments.cache_salt,
+        template_arguments=arguments.template_arguments,
+        timeout_s=arguments.timeout_s,
+    )
+    with Client(arguments.target) as client:
+        if arguments.command == "chat":
+            return ChatSession(client, params, options, arguments.system).run()
+        prompt = _prompt_of(arguments)
+        if arguments.json:
+            generation = client.generate(prompt, params, options)
+            print(json.dumps(to_plain(generation, params), ensure_ascii=False))
+            return 0
+        if params.n > 1:
+            return _print_all(client.generate(prompt, params, options).answers)
+        return _print_stream(client.stream(prompt, params, options))
+
+
+def _prompt_of(arguments: argparse.Namespace) -> Prompt:
+    if arguments.prompt is not None:
+        return str(arguments.prompt)
+    if arguments.prompt_ids is not None:
+        return tuple(arguments.prompt_ids)
+    return [_message_of(text) for text in arguments.chat_message]
+
+
+def _message_of(text: str) -> ChatMessage:
+    role, colon, content = text.partition(":")
+    if colon and role in _ROLES:
+        return ChatMessage(role, content.removeprefix(" "))
+    return ChatMessage("user", text)
+
+
+def _print_stream(deltas: Iterable[TextDelta]) -> int:
+    last: TextDelta | None = None
+    for last in deltas:
+        sys.stdout.write(last.text)
+        sys.stdout.flush()
+    sys.stdout.write("\n")
+    return _explain_end(last)
+
+
+def _print_all(answers: Iterable[TextDelta]) -> int:
+    worst = 0
+    for answer in answers:
+        print(f"--- answer {answer.index}\n{answer.text}")
+        worst = max(worst, _explain_end(answer))
+    return worst
+
+
+def _explain_end(last: TextDelta | None) -> int:
+    """Say on standard error why an answer is not whole; the exit code."""
+    if last is not None and last.finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
+        return 0
+    reason = "no end" if last is None or last.finish_reason is None else last.finish_reason.value
+    text = f": {last.error}" if last is not None and last.error else ""
+    print(f"om-client: the answer ended by {reason}{text}".replace("\n", " "), file=sys.stderr)
+    return 1
+
+
+def to_plain(generation: Generation, params: SamplingParams) -> dict[str, object]:
+    """What --json prints: the first answer's fields, and with n above 1 all `choices`."""
+    choices = [_choice(answer, params) for answer in generation.answers]
+    plain = {key: value for key, value in choices[0].items() if key != "index"}
+    plain |= {"request_id": generation.request_id, "model": generation.model}
+    if params.n > 1:
+        plain["choices"] = choices
+    return plain
+
+
+def _choice(answer: TextDelta, params: SamplingParams) -> dict[str, object]:
+    timings = None if answer.timings is None else dataclasses.asdict(answer.timings)
+    if answer.timings is not None and timings is not None:
+        timings["time_to_first_token_s"] = answer.timings.queue_s + answer.timings.prefill_s
+    plain: dict[str, object] = {
+        "index": answer.index,
+        "text": answer.text,
+        "token_ids": list(answer.token_ids),
+        "finish_reason": None if answer.finish_reason is None else answer.finish_reason.value,
+        "matched_stop": answer.matched_stop,
+        "usage": None if answer.usage is None else dataclasses.asdict(answer.usage),
+        "timings": timings,
+    }
+    if params.logprobs is not None:
+        plain["logprobs"] = [dataclasses.asdict(entry) for entry in answer.logprobs]
+    return plain

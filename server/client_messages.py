@@ -1,0 +1,208 @@
+"""What the Python client takes and gives, and how it looks on the wire.
+
+Shared by the synchronous and the asyncio client. Needs gRPC and protobuf, no engine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from omruntime.errors import CallError, RequestError
+from omruntime.outputs import EngineLoad
+from omruntime.sampling_params import SamplingParams
+from server.grpc_messages import delta_from, prompt_to, sampling_params_to
+from server.pb import control_pb2
+from server.pb import inference_pb2 as pb
+from server.text import ChatMessage, TextDelta, TextRequest
+
+# Above the server's default for a message, so that the client never is the narrower end.
+MAX_MESSAGE_BYTES = 64 << 20
+
+CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    # gRPC's own waits grow to two minutes, in which a restarted server would look dead.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
+
+_TARGET = re.compile(
+    r"(unix:.+|(dns:(//[^/]*/)?|ipv4:|ipv6:)?(\[[0-9A-Fa-f:.%\w]+\]|[^\[\]:/\s]+):\d{1,5})"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A finished request.
+
+    Attributes:
+        answers: The n answers by index, each as one delta that holds all of it.
+    """
+
+    request_id: str
+    model: str
+    answers: tuple[TextDelta, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CallOptions:
+    """What a call may say beside prompt and sampling parameters.
+
+    Attributes:
+        request_id: Default: the client makes one.
+        model: Default: the served model.
+        cache_salt: Cached prompt beginnings are shared among equal salts only.
+        template_arguments: Extra variables for the chat template.
+        timeout_s: Deadline of the whole call in seconds; None waits without end.
+    """
+
+    request_id: str | None = None
+    model: str | None = None
+    cache_salt: str = ""
+    template_arguments: Mapping[str, Any] | None = None
+    timeout_s: float | None = None
+
+
+Prompt = str | Sequence[int] | Sequence[ChatMessage]
+"""Text, token ids or a conversation."""
+
+
+def text_request(prompt: Prompt, params: SamplingParams, options: CallOptions) -> TextRequest:
+    """A request in the domain's words.
+
+    Raises:
+        RequestError: The prompt mixes token ids and messages.
+    """
+    text = prompt if isinstance(prompt, str) else None
+    messages: tuple[ChatMessage, ...] | None = None
+    token_ids: tuple[int, ...] | None = None
+    if not isinstance(prompt, str):
+        messages = tuple(item for item in prompt if isinstance(item, ChatMessage)) or None
+        if messages is None:
+            token_ids = tuple(item for item in prompt if isinstance(item, int))
+        if len(messages or token_ids or ()) != len(prompt):
+            raise RequestError("the prompt mixes types; wanted text, token ids or ChatMessages")
+    return TextRequest(
+        request_id=options.request_id if options.request_id is not None else uuid.uuid4().hex,
+        params=params,
+        text=text,
+        token_ids=token_ids,
+        messages=messages,
+        template_arguments=options.template_arguments,
+        cache_salt=options.cache_salt,
+    )
+
+
+def generate_request(
+    prompt: Prompt, params: SamplingParams, options: CallOptions
+) -> pb.GenerateRequest:
+    """The message of a unary call.
+
+    Raises:
+        RequestError: A value cannot be sent.
+    """
+    request = text_request(prompt, params, options)
+    try:
+        return pb.GenerateRequest(
+            request_id=request.request_id,
+            model=options.model,
+            prompt=prompt_to(request),
+            sampling_params=sampling_params_to(params),
+            cache_salt=request.cache_salt,
+        )
+    except (TypeError, ValueError) as error:
+        raise RequestError(f"the request cannot be sent: {error}") from error
+
+
+def generate_stream_request(
+    prompt: Prompt, params: SamplingParams, options: CallOptions
+) -> pb.GenerateStreamRequest:
+    """The message of a streamed call; the fields are those of the unary one.
+
+    Raises:
+        RequestError: A value cannot be sent.
+    """
+    unary = generate_request(prompt, params, options)
+    return pb.GenerateStreamRequest.FromString(unary.SerializeToString())
+
+
+def tokenize_request(
+    prompt: str | Sequence[ChatMessage], add_special_tokens: bool | None, model: str | None
+) -> pb.TokenizeRequest:
+    """The message of a Tokenize call."""
+    message = pb.TokenizeRequest(model=model, add_special_tokens=add_special_tokens)
+    if isinstance(prompt, str):
+        message.text = prompt
+    else:
+        request = text_request(prompt, SamplingParams(), CallOptions())
+        message.chat.CopyFrom(prompt_to(request).chat)
+    return message
+
+
+def generation_from(response: pb.GenerateResponse) -> Generation:
+    """Read the reply of a unary call."""
+    answers = tuple(delta_from(choice) for choice in response.choices)
+    return Generation(response.request_id, response.model, answers)
+
+
+def require_target(target: str) -> str:
+    """Check the form of a target; gRPC itself would read a bare name as port 443.
+
+    Raises:
+        RequestError: It is none of the accepted forms; the message lists them.
+    """
+    if not _TARGET.fullmatch(target):
+        raise RequestError(
+            f"target is {target!r}, wanted host:port, [ipv6]:port, ipv4:address:port, "
+            f"ipv6:[address]:port, dns:host:port or unix:path"
+        )
+    return target
+
+
+def load_from(response: control_pb2.GetLoadResponse) -> EngineLoad:
+    """Read what the engine holds."""
+    counts = {
+        field.name: getattr(response, field.name)
+        for field in dataclasses.fields(EngineLoad)
+        if field.name != "num_finished"
+    }
+    return EngineLoad(**counts, num_finished=dict(response.num_finished))
+
+
+@contextmanager
+def translated_errors(target: str) -> Iterator[None]:
+    """Turn gRPC's exceptions into `CallError`."""
+    try:
+        yield
+    except grpc.RpcError as error:
+        raise call_error(error, target) from error
+
+
+def call_error(error: grpc.RpcError, target: str) -> CallError:
+    """Translate a failed call.
+
+    Args:
+        error: What gRPC raised; its classes have code() and details().
+        target: For the message.
+    """
+    code, details = error.code(), error.details() or ""
+    if code is grpc.StatusCode.UNAVAILABLE and _is_unreachable(details):
+        return CallError(code.name, f"no server answers at {target}: {details}")
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return CallError(code.name, f"the deadline passed before {target} answered in full")
+    return CallError(code.name, details or code.name)
+
+
+def _is_unreachable(details: str) -> bool:
+    """Whether gRPC itself, and not our server, reported UNAVAILABLE."""
+    marks = ("failed to connect", "dns resolution", "connection refused", "name resolution")
+    return any(mark in details.lower() for mark in marks)

@@ -1,0 +1,102 @@
+"""The flags of `om-client` that stand for sampling parameters; they derive from the fields."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import re
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from omruntime.sampling_params import SamplingParams
+
+SAMPLING_HELP = {
+    "max_new_tokens": "most tokens to generate; default: up to the model's limit",
+    "min_new_tokens": "before this many tokens nothing ends the answer; default: 0",
+    "temperature": "0 takes the best token; default: the bundle's",
+    "top_p": "share of probability that stays, above 0 and up to 1; default: the bundle's",
+    "top_k": "the best k tokens stay, 0 is off; default: the bundle's",
+    "min_p": "tokens of at least this share of the best one's probability stay; default: the "
+    "bundle's",
+    "seed": "the same seed gives the same answer; default: drawn",
+    "presence_penalty": "against tokens that were generated, -2 to 2; default: 0",
+    "frequency_penalty": "the same for each occurrence, -2 to 2; default: 0",
+    "repetition_penalty": "against tokens of prompt and answer, 1 is off; default: the bundle's",
+    "logit_bias": "added to the logit of a token, -100 to 100; repeatable",
+    "allowed_token_ids": "no other token can be chosen, such as 5,17",
+    "banned_token_ids": "tokens that are never chosen, such as 5,17",
+    "n": "answers to the same prompt; default: 1",
+    "logprobs": "logprobs of each token and of the best k, 0 to 20; default: off",
+    "stop": "text that ends the answer; repeatable",
+    "stop_token_ids": "tokens that end the answer, such as 5,17",
+    "include_stop": "keep a matched stop text; default: no",
+    "ignore_eos": "end tokens do not end the answer; default: no",
+    "skip_special_tokens": "leave special tokens out of the text; default: yes",
+}
+
+
+def parse_token_ids(text: str) -> tuple[int, ...]:
+    """Token ids separated by commas or spaces.
+
+    Raises:
+        argparse.ArgumentTypeError: Something else.
+    """
+    try:
+        return tuple(int(part) for part in re.split(r"[,\s]+", text.strip()) if part)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"got {text!r}, wanted token ids separated by commas, such as 5,17"
+        ) from error
+
+
+def _parse_bias(text: str) -> tuple[int, float]:
+    token_id, _, bias = text.partition("=")
+    try:
+        return int(token_id), float(bias)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"got {text!r}, wanted ID=BIAS, such as 5=-1.5") from error
+
+
+def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
+    """Add one flag for each field of `SamplingParams`; flags that are not given leave no trace."""
+    hints = typing.get_type_hints(SamplingParams)
+    group = parser.add_argument_group("sampling")
+    for field in dataclasses.fields(SamplingParams):
+        group.add_argument(
+            "--" + field.name.replace("_", "-"),
+            default=argparse.SUPPRESS,
+            help=SAMPLING_HELP[field.name],
+            **_conversion(field.name, hints[field.name]),
+        )
+
+
+def _conversion(name: str, hint: object) -> dict[str, Any]:
+    """What argparse needs to read a field of some type."""
+    if hint is bool:
+        return {"action": argparse.BooleanOptionalAction}
+    if hint == tuple[int, ...]:
+        return {"type": parse_token_ids, "metavar": "IDS"}
+    if hint == tuple[str, ...]:
+        return {"action": "append", "metavar": "TEXT"}
+    if typing.get_origin(hint) is Mapping:
+        return {"action": "append", "type": _parse_bias, "metavar": "ID=BIAS"}
+    kind = next(t for t in (typing.get_args(hint) or (hint,)) if t is not type(None))
+    assert kind in (int, float), f"no flag for {name}: {hint}"
+    return {"type": kind, "metavar": "N" if kind is int else "X"}
+
+
+def sampling_params_of(arguments: argparse.Namespace) -> SamplingParams:
+    """The sampling parameters of a parsed command line.
+
+    Raises:
+        RequestError: A value is out of range.
+    """
+    given: dict[str, Any] = {}
+    for field in dataclasses.fields(SamplingParams):
+        if hasattr(arguments, field.name):
+            value = getattr(arguments, field.name)
+            given[field.name] = tuple(value) if isinstance(value, list) else value
+    if "logit_bias" in given:
+        given["logit_bias"] = dict(given["logit_bias"])
+    return SamplingParams(**given)

@@ -1,0 +1,120 @@
+"""The gRPC server: options, services, health and reflection on one port.
+
+Owns the socket. Health follows the lifecycle: SERVING only while requests are taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from omruntime.errors import ConfigError
+from server.control_service import GrpcControlService
+from server.grpc_service import GrpcInferenceService
+from server.interceptor import ErrorInterceptor
+from server.lifecycle import Lifecycle, ServerState
+from server.pb import control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc
+from server.seams import EngineLike
+from server.settings import MIB, Settings
+
+SERVICE_NAMES = (
+    inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name,
+    control_pb2.DESCRIPTOR.services_by_name["ControlService"].full_name,
+)
+
+
+def channel_options(max_message_mib: int) -> tuple[tuple[str, int], ...]:
+    """The C-core options of our server.
+
+    Args:
+        max_message_mib: Largest message taken, MiB. gRPC's own 4 MiB would refuse a prompt of a
+            million token ids; no bound at all would let one client take all memory.
+    """
+    return (
+        ("grpc.max_receive_message_length", max_message_mib * MIB),
+        # Replies are bounded where they are made, with a message that says what to do instead.
+        ("grpc.max_send_message_length", -1),
+        # Ordinary clients ping every 10 s and more through a long call that sends nothing, or
+        # while idle. By default two early pings end the connection.
+        ("grpc.http2.min_ping_interval_without_data_ms", 1000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_ping_strikes", 0),
+        # A peer that vanished without a word is noticed by our own pings, and its requests end.
+        ("grpc.keepalive_time_ms", 60_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        # With it, a second server on the same port would silently take half of the connections.
+        ("grpc.so_reuseport", 0),
+    )
+
+
+class _HealthFollower:
+    """Sets the health of all services after each change of the lifecycle, in order."""
+
+    def __init__(self, servicer: health.aio.HealthServicer) -> None:
+        self._servicer = servicer
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __call__(self, state: ServerState) -> None:
+        task = asyncio.create_task(self.publish(state))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def publish(self, state: ServerState) -> None:
+        """Set every service's health."""
+        status = health_pb2.HealthCheckResponse.NOT_SERVING
+        if state is ServerState.SERVING:
+            status = health_pb2.HealthCheckResponse.SERVING
+        for name in (health.OVERALL_HEALTH, *SERVICE_NAMES):
+            await self._servicer.set(name, status)
+
+
+async def start_grpc_server(
+    settings: Settings, lifecycle: Lifecycle, engine: EngineLike
+) -> tuple[grpc.aio.Server, int]:
+    """Open the port and answer on it; health is NOT_SERVING until the lifecycle says else.
+
+    Returns:
+        The running server and its port.
+
+    Raises:
+        ConfigError: The port cannot be opened.
+    """
+    model = settings.served_model_name or engine.manifest.model.name
+    server = grpc.aio.server(
+        interceptors=[ErrorInterceptor()], options=channel_options(settings.max_message_mib)
+    )
+    inference_pb2_grpc.add_InferenceServiceServicer_to_server(  # type: ignore[no-untyped-call]
+        GrpcInferenceService(lifecycle, model, settings.slow_reader_timeout_s), server
+    )
+    control_pb2_grpc.add_ControlServiceServicer_to_server(  # type: ignore[no-untyped-call]
+        GrpcControlService(lifecycle, engine, settings, model), server
+    )
+    servicer = health.aio.HealthServicer()
+    follower = _HealthFollower(servicer)
+    await follower.publish(lifecycle.state)
+    lifecycle.listeners.append(follower)
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    reflection.enable_server_reflection(
+        (*SERVICE_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
+    )
+    port = _open_port(server, settings.address(settings.grpc_port))
+    await server.start()
+    return server, port
+
+
+def _open_port(server: grpc.aio.Server, address: str) -> int:
+    try:
+        port = server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"cannot listen on {address}: {error}; the port may be taken, or the address is not "
+            f"this machine's"
+        ) from error
+    if not port:
+        raise ConfigError(f"cannot listen on {address}; choose another --host or --grpc-port")
+    assert isinstance(port, int)
+    return port

@@ -1,0 +1,164 @@
+"""GrpcInferenceService: the RPCs of `omserve.v1.InferenceService`.
+
+Turns wire messages into domain objects and back, nothing else. Errors leave as exceptions;
+`interceptor.py` makes status codes of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+
+import grpc
+import grpc.aio
+
+from omruntime.errors import DeviceError, OverloadedError, RequestError, UnknownModelError
+from omruntime.sequence import FinishReason
+from server.answers import join_deltas, slice_delta, terminated_deltas
+from server.grpc_messages import (
+    GenerationMessage,
+    chat_messages_from,
+    choice_to,
+    require_known_fields,
+    stream_response_to,
+    template_arguments_from,
+    text_request_from,
+)
+from server.lifecycle import Lifecycle
+from server.logs import request_id_var
+from server.pb import inference_pb2 as pb
+from server.pb import inference_pb2_grpc
+from server.text import TextDelta, TextRequest
+
+# What a client at gRPC's default can read. Beyond it the client's library would refuse a reply
+# that cost minutes, so such answers are for GenerateStream.
+MAX_UNARY_REPLY_BYTES = 4 << 20
+# With 20 alternatives a token's logprobs take about 500 bytes, so an event stays far below that.
+MAX_EVENT_TOKENS = 1024
+
+
+class GrpcInferenceService(inference_pb2_grpc.InferenceServiceServicer):
+    """Generates, tokenises and detokenises for one served model."""
+
+    def __init__(self, lifecycle: Lifecycle, model: str, slow_reader_timeout_s: float) -> None:
+        """Answer for one model.
+
+        Args:
+            lifecycle: Says whether requests are taken.
+            model: The served name.
+            slow_reader_timeout_s: A stream whose reader takes nothing for so long is cut off.
+        """
+        self._lifecycle = lifecycle
+        self._model = model
+        self._slow_reader_timeout_s = slow_reader_timeout_s
+
+    async def Generate(  # noqa: N802 - the RPC's name
+        self, request: pb.GenerateRequest, context: grpc.aio.ServicerContext
+    ) -> pb.GenerateResponse:
+        """Answer a prompt in one reply."""
+        async with self._deltas(request, context) as (accepted, deltas):
+            answers = join_deltas([delta async for delta in deltas])
+        for answer in answers:
+            if answer.finish_reason is FinishReason.ERROR:
+                raise DeviceError(f"answer {answer.index} failed: {answer.error}")
+        response = pb.GenerateResponse(
+            request_id=accepted.request_id,
+            model=self._model,
+            choices=[choice_to(answer) for answer in answers],
+        )
+        if response.ByteSize() > MAX_UNARY_REPLY_BYTES:
+            raise OverloadedError(
+                f"the reply has {response.ByteSize():,} bytes, a unary reply may have "
+                f"{MAX_UNARY_REPLY_BYTES:,}; use GenerateStream, or ask for fewer logprobs"
+            )
+        return response
+
+    async def GenerateStream(  # noqa: N802 - the RPC's name
+        self, request: pb.GenerateStreamRequest, context: grpc.aio.ServicerContext
+    ) -> None:
+        """Answer a prompt piece by piece."""
+        async with self._deltas(request, context) as (accepted, deltas):
+            async for delta in deltas:
+                for piece in slice_delta(delta, MAX_EVENT_TOKENS):
+                    event = stream_response_to(accepted.request_id, self._model, piece)
+                    await self._write(context, event)
+
+    @asynccontextmanager
+    async def _deltas(
+        self, message: GenerationMessage, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[tuple[TextRequest, AsyncIterator[TextDelta]]]:
+        """The one path of both RPCs; leaving it early aborts the request."""
+        generator = self._lifecycle.require_serving()
+        self._require_model(message)
+        request = text_request_from(message)
+        request_id_var.set(request.request_id)
+        with self._lifecycle.running():
+            await context.send_initial_metadata((("omserve-request-id", request.request_id),))
+            async with aclosing(terminated_deltas(generator, request)) as deltas:
+                yield request, deltas
+
+    async def _write(
+        self, context: grpc.aio.ServicerContext, event: pb.GenerateStreamResponse
+    ) -> None:
+        """Send an event; waits while the reader's window is full."""
+        try:
+            async with asyncio.timeout(self._slow_reader_timeout_s):
+                await context.write(event)
+        except TimeoutError:
+            raise OverloadedError(
+                f"the reader took nothing for {self._slow_reader_timeout_s:g} s, so the request "
+                f"was aborted; read the stream as it comes"
+            ) from None
+
+    async def Tokenize(  # noqa: N802 - the RPC's name
+        self, request: pb.TokenizeRequest, context: grpc.aio.ServicerContext
+    ) -> pb.TokenizeResponse:
+        """Turn text, or a chat, into token ids."""
+        generator = self._lifecycle.require_serving()
+        self._require_model(request)
+        require_known_fields(request)
+        which = request.WhichOneof("input")
+        if which is None:
+            raise RequestError("nothing to tokenize: set one of text and chat")
+        text = request.text
+        if which == "chat":
+            messages = chat_messages_from(request.chat)
+            text = await generator.render_chat(messages, template_arguments_from(request.chat))
+        add_special_tokens = (
+            request.add_special_tokens
+            if request.HasField("add_special_tokens")
+            else which == "text"
+        )
+        token_ids = await generator.tokenize(text, add_special_tokens)
+        return pb.TokenizeResponse(token_ids=token_ids, text=text)
+
+    async def Detokenize(  # noqa: N802 - the RPC's name
+        self, request: pb.DetokenizeRequest, context: grpc.aio.ServicerContext
+    ) -> pb.DetokenizeResponse:
+        """Turn token ids into text."""
+        generator = self._lifecycle.require_serving()
+        self._require_model(request)
+        require_known_fields(request)
+        skip = request.skip_special_tokens if request.HasField("skip_special_tokens") else True
+        text = await generator.detokenize(tuple(request.token_ids), skip)
+        return pb.DetokenizeResponse(text=text)
+
+    def _require_model(
+        self, message: GenerationMessage | pb.TokenizeRequest | pb.DetokenizeRequest
+    ) -> None:
+        if message.HasField("model"):
+            require_served_model(message.model, self._model)
+
+
+def require_served_model(wanted: str, served: str) -> None:
+    """Check the model name of a request.
+
+    Raises:
+        UnknownModelError: It is not the served one; the message lists that.
+    """
+    if wanted != served:
+        raise UnknownModelError(
+            f"model {wanted[:200]!r} is not served here; served: {served!r}. Leave model out to "
+            f"get it"
+        )

@@ -1,0 +1,81 @@
+"""ErrorInterceptor: every failure of an RPC becomes a status code here, and nowhere else.
+
+Only our own services pass through it; health and reflection answer for themselves.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+
+import grpc
+import grpc.aio
+
+from omruntime.errors import OmError
+from server.status import status_of
+
+logger = logging.getLogger(__name__)
+
+# A status message travels in HTTP/2 trailers, which peers bound at 8 KiB or more, all told; one
+# over the bound turns the whole status into another one. Percent-encoding may treble it.
+MAX_MESSAGE_CHARACTERS = 1000
+
+_Behavior = Callable[[object, grpc.aio.ServicerContext], Awaitable[object]]
+
+
+# grpc has no types here, so its classes are Any to mypy.
+class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Wraps each handler of our services; handlers are coroutines, streaming ones too."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler:
+        """Look up a handler and put the translation around it."""
+        handler = await continuation(handler_call_details)
+        if handler is None or not handler_call_details.method.startswith("/omserve."):
+            return handler
+        wrap, behavior = (
+            (grpc.unary_stream_rpc_method_handler, handler.unary_stream)
+            if handler.response_streaming
+            else (grpc.unary_unary_rpc_method_handler, handler.unary_unary)
+        )
+        return wrap(
+            _translating(behavior, handler_call_details.method),
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+
+def _translating(behavior: _Behavior, method: str) -> _Behavior:
+    async def call(request: object, context: grpc.aio.ServicerContext) -> object:
+        try:
+            return await behavior(request, context)
+        except grpc.aio.AbortError:
+            raise
+        except OmError as error:
+            return await _abort(context, method, error)
+        except Exception:
+            error_id = secrets.token_hex(8)
+            logger.exception("RPC failed unexpectedly method=%s error_id=%s", method, error_id)
+            return await context.abort(
+                grpc.StatusCode.INTERNAL,
+                f"internal error {error_id}; the server's log has the details under this id",
+            )
+
+    return call
+
+
+async def _abort(context: grpc.aio.ServicerContext, method: str, error: OmError) -> object:
+    code = status_of(error).grpc_code
+    logger.info("RPC refused method=%s code=%s", method, code.name)
+    return await context.abort(code, _shortened(str(error)))
+
+
+def _shortened(message: str) -> str:
+    if len(message) <= MAX_MESSAGE_CHARACTERS:
+        return message
+    half = MAX_MESSAGE_CHARACTERS // 2 - 4
+    return f"{message[:half]} [...] {message[-half:]}"

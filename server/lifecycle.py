@@ -1,0 +1,117 @@
+"""Lifecycle: what the server does at the moment, and how many requests run.
+
+One object, read by every front end, changed by `app.py` alone. All calls belong to the event
+loop. Knows nothing of gRPC, HTTP or signals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+
+from omruntime.errors import NotReadyError, ShuttingDownError
+from server.seams import TextGeneratorLike
+
+
+class ServerState(Enum):
+    """LOADING to SERVING to DRAINING; FAILED after a device error."""
+
+    LOADING = "loading"
+    SERVING = "serving"
+    DRAINING = "draining"
+    FAILED = "failed"
+
+
+class Lifecycle:
+    """The server's state and its running requests.
+
+    Attributes:
+        detail: One line for humans: the stage of loading, or the device error.
+        listeners: Called with the new state after each change.
+    """
+
+    def __init__(self) -> None:
+        self.state = ServerState.LOADING
+        self.detail = "starting"
+        self.listeners: list[Callable[[ServerState], None]] = []
+        self._generator: TextGeneratorLike | None = None
+        self._started_at = time.monotonic()
+        self._num_running = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def uptime_s(self) -> float:
+        """Seconds since the object was made, by a monotonic clock."""
+        return time.monotonic() - self._started_at
+
+    def begin_serving(self, generator: TextGeneratorLike) -> None:
+        """Take requests from now on, unless draining has begun meanwhile."""
+        self._generator = generator
+        if self.state is ServerState.LOADING:
+            self._enter(ServerState.SERVING, "")
+
+    def begin_draining(self) -> None:
+        """Refuse new requests from now on."""
+        self._enter(ServerState.DRAINING, "shutting down")
+
+    def fail(self, text: str) -> None:
+        """Turn unhealthy after a device error; a server that drains goes on draining."""
+        if self.state is not ServerState.DRAINING:
+            self._enter(ServerState.FAILED, text)
+
+    def _enter(self, state: ServerState, detail: str) -> None:
+        self.state = state
+        self.detail = detail
+        for listener in self.listeners:
+            listener(state)
+
+    def require_loaded(self) -> TextGeneratorLike:
+        """The text generator, also while draining.
+
+        Raises:
+            NotReadyError: Still loading.
+        """
+        if self._generator is None:
+            raise NotReadyError(
+                f"the server is still loading ({self.detail}); retry when its health is SERVING"
+            )
+        return self._generator
+
+    def require_serving(self) -> TextGeneratorLike:
+        """The text generator, for a new request.
+
+        After a device error requests still go to the engine, which knows whether it goes on;
+        only the health tells load balancers to stay away.
+
+        Raises:
+            NotReadyError: Still loading.
+            ShuttingDownError: Draining.
+        """
+        if self.state is ServerState.DRAINING:
+            raise ShuttingDownError("the server is shutting down; send the request elsewhere")
+        return self.require_loaded()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Count a request as running; draining waits for it."""
+        self._num_running += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._num_running -= 1
+            if not self._num_running:
+                self._idle.set()
+
+    @property
+    def num_running(self) -> int:
+        """How many requests run."""
+        return self._num_running
+
+    async def wait_idle(self) -> None:
+        """Return when no request runs."""
+        await self._idle.wait()

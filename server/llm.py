@@ -1,0 +1,221 @@
+"""LLM: a bundle in this process, text in and text out, for scripts and notebooks.
+
+The same engine and text layer as the server's, without a socket. For token ids alone see
+`omruntime.llm`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tqdm import tqdm
+
+from omruntime.async_engine import AsyncEngine
+from omruntime.errors import RequestError
+from omruntime.sampling_params import SamplingParams
+from omruntime.settings import EngineSettings
+from server.answers import join_deltas
+from server.generate import TextGenerator
+from server.loop_thread import LoopThread
+from server.text import ChatMessage, TextDelta, TextRequest
+
+Prompt = str | Sequence[int]
+Conversation = Sequence[ChatMessage | Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutput:
+    """What came of one prompt.
+
+    Attributes:
+        prompt_token_ids: The prompt as the model saw it.
+        answers: By index, `n` of them, each a delta that holds the whole answer.
+    """
+
+    prompt_token_ids: tuple[int, ...]
+    answers: tuple[TextDelta, ...]
+
+    @property
+    def text(self) -> str:
+        """The text of the first answer."""
+        return self.answers[0].text
+
+
+class LLM:
+    """A bundle on a device; a context manager, for one caller at a time.
+
+    An engine thread and an event loop's thread run until `close`, so it also works where an
+    event loop runs already, as in a notebook.
+    """
+
+    def __init__(
+        self,
+        bundle: str | Path,
+        settings: EngineSettings | None = None,
+        on_progress: Callable[[str], None] = lambda _line: None,
+    ) -> None:
+        """Load the bundle and warm up.
+
+        Args:
+            bundle: Folder that `export-om build` wrote.
+            settings: How to run it; the defaults run it on the CPU.
+            on_progress: Called with one line for each stage of loading, in another thread.
+
+        Raises:
+            BundleError, ConfigError, DeviceError: The bundle does not fit or does not load.
+        """
+        self._engine = AsyncEngine.open(Path(bundle), settings or EngineSettings())
+        self._generator = TextGenerator.open(Path(bundle), self._engine)
+        self._engine.start(on_progress)
+        self._loop = LoopThread()
+        self._num_requests = 0
+
+    def generate(
+        self,
+        prompts: str | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: bool = True,
+    ) -> list[RequestOutput]:
+        """Continue prompts, all batched together.
+
+        Args:
+            prompts: One text, or a list of texts and lists of token ids.
+            params: For all prompts, or one for each; None means the bundle's defaults.
+            progress: Whether to draw a progress bar on standard error.
+
+        Returns:
+            In the order of the prompts. An answer that the device failed has finish_reason
+            ERROR; the others are complete.
+
+        Raises:
+            RequestError: A prompt or its params are wrong; nothing was generated.
+        """
+        listed = [prompts] if isinstance(prompts, str) else list(prompts)
+        each = _one_for_each(params, len(listed))
+        requests = [self._request(prompt, p) for prompt, p in zip(listed, each, strict=True)]
+        return self._loop.run(self._answer_all(requests, progress))
+
+    def chat(
+        self,
+        messages: Conversation | Sequence[Conversation],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        template_arguments: Mapping[str, Any] | None = None,
+        progress: bool = True,
+    ) -> list[RequestOutput]:
+        """Answer conversations through the bundle's chat template, all batched together.
+
+        Args:
+            messages: One conversation or a list of them; a message is a `ChatMessage` or a
+                mapping with `role` and `content`.
+            params: As in `generate`.
+            template_arguments: Variables for the template, such as enable_thinking.
+            progress: As in `generate`.
+
+        Raises:
+            PreconditionError: The bundle has no chat template.
+            RequestError: As `generate`, or the template refuses a conversation.
+        """
+        conversations = _conversations(messages)
+        each = _one_for_each(params, len(conversations))
+        requests = [
+            TextRequest(self._request_id(), p, messages=chat, template_arguments=template_arguments)
+            for chat, p in zip(conversations, each, strict=True)
+        ]
+        return self._loop.run(self._answer_all(requests, progress))
+
+    def close(self) -> None:
+        """Give everything back to the device and end the threads; a second call does nothing."""
+        self._engine.stop()
+        self._loop.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _request(self, prompt: Prompt | int, params: SamplingParams) -> TextRequest:
+        if isinstance(prompt, int):
+            raise RequestError(
+                "got a list of token ids, wanted a list of prompts: put the ids into a list"
+            )
+        if isinstance(prompt, str):
+            return TextRequest(self._request_id(), params, text=prompt)
+        return TextRequest(self._request_id(), params, token_ids=tuple(prompt))
+
+    def _request_id(self) -> str:
+        self._num_requests += 1
+        return str(self._num_requests)
+
+    async def _answer_all(self, requests: list[TextRequest], progress: bool) -> list[RequestOutput]:
+        # Encoded first, so that a wrong prompt at the end of the list costs no other's answer.
+        encoded = [await self._generator.encoded(request) for request in requests]
+        # Enough to keep every row busy, and too few to reach the queue limits.
+        most_answers = max((request.params.n for request in requests), default=1)
+        slots = asyncio.Semaphore(max(1, 2 * self._engine.limits.max_num_seqs // most_answers))
+        with tqdm(total=len(requests), unit="prompt", disable=not progress) as bar:
+            tasks = [asyncio.create_task(self._answer(r, slots, bar)) for r in encoded]
+            try:
+                return await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _answer(
+        self, request: TextRequest, slots: asyncio.Semaphore, bar: tqdm[Any]
+    ) -> RequestOutput:
+        assert request.token_ids is not None
+        async with slots, aclosing(self._generator.stream(request)) as deltas:
+            answers = join_deltas([delta async for delta in deltas])
+        bar.update()
+        return RequestOutput(request.token_ids, answers)
+
+
+def _one_for_each(
+    params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int
+) -> list[SamplingParams]:
+    if params is None:
+        params = SamplingParams()
+    each = [params] * num_prompts if isinstance(params, SamplingParams) else list(params)
+    if len(each) != num_prompts:
+        raise RequestError(f"got {num_prompts} prompts and {len(each)} params, wanted as many")
+    return each
+
+
+def _conversations(
+    messages: Conversation | Sequence[Conversation],
+) -> list[tuple[ChatMessage, ...]]:
+    """A list of conversations, whether one or several were given."""
+    chats: Any = messages
+    if any(isinstance(item, ChatMessage | Mapping) for item in chats):
+        chats = [chats]
+    return [tuple(_message(item) for item in chat) for chat in chats]
+
+
+def _message(item: ChatMessage | Mapping[str, str]) -> ChatMessage:
+    if isinstance(item, ChatMessage):
+        return item
+    if not isinstance(item, Mapping):
+        raise RequestError(f"got the message {item!r}, wanted a mapping with role and content")
+    role, content = item.get("role"), item.get("content")
+    if (
+        item.keys() != {"role", "content"}
+        or not isinstance(role, str)
+        or not isinstance(content, str)
+    ):
+        raise RequestError(f"got the message {dict(item)!r}, wanted role and content as text")
+    return ChatMessage(role, content)

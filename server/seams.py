@@ -1,0 +1,84 @@
+"""What the front ends and the wiring need from the text layer and the engine.
+
+Protocols only; `TextGenerator` and `AsyncEngine` fit them, and so do the tests' fakes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from omruntime.limits import EngineLimits
+from omruntime.manifest import Manifest
+from omruntime.outputs import EngineLoad, TokenDelta
+from omruntime.sequence import Request
+from server.text import ChatMessage, TextDelta, TextRequest
+
+
+class TextGeneratorLike(Protocol):
+    """Text in, text out."""
+
+    def stream(self, request: TextRequest) -> AsyncGenerator[TextDelta, None]:
+        """The deltas of all answers; closing the generator early aborts them.
+
+        Raises:
+            OmError: Before the first delta, when the request is refused.
+        """
+
+    async def tokenize(self, text: str, add_special_tokens: bool) -> tuple[int, ...]:
+        """The token ids of a text."""
+
+    async def detokenize(self, token_ids: Sequence[int], skip_special_tokens: bool) -> str:
+        """The text of token ids."""
+
+    async def render_chat(
+        self, messages: Sequence[ChatMessage], template_arguments: Mapping[str, Any] | None
+    ) -> str:
+        """The prompt that the bundle's chat template makes of a conversation.
+
+        Raises:
+            PreconditionError: The bundle has no chat template.
+            RequestError: The template refuses the conversation.
+        """
+
+    def abort(self, request_id: str) -> bool:
+        """End a live request soon; False when there is none."""
+
+
+class TokenEngine(Protocol):
+    """The engine as the text layer sees it."""
+
+    async def submit(self, request: Request) -> AsyncIterator[TokenDelta]:
+        """Queue a request; its deltas, once accepted, of which the last has a finish reason.
+
+        Raises:
+            OmError: The request is refused, and nothing of it is left.
+        """
+        ...
+
+    def cancel(self, request_id: str) -> None:
+        """End a request soon, with ABORT on its stream; nothing when there is none."""
+
+
+class EngineLike(TokenEngine, Protocol):
+    """The engine as the wiring sees it.
+
+    Attributes:
+        on_device_error: Called with the error's text, in the engine thread.
+    """
+
+    manifest: Manifest
+    limits: EngineLimits
+    on_device_error: Callable[[str], None]
+
+    def start(self, progress: Callable[[str], None]) -> None:
+        """Load and warm up; returns when the engine takes requests."""
+
+    def load(self) -> EngineLoad:
+        """What the engine held after its last step; from any thread."""
+
+    def drain(self) -> None:
+        """Refuse new requests; live ones go on."""
+
+    def stop(self) -> None:
+        """Abort what is live, each with a last delta, and release the device."""

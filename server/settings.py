@@ -1,0 +1,231 @@
+"""Settings: how this process serves, from flags and environment.
+
+A flag beats its `OMSERVE_*` variable, that beats the default. After `Settings.load` nobody reads
+the environment and nothing is changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import ipaddress
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from omruntime.errors import ConfigError
+from omruntime.settings import MIB as MIB
+from omruntime.settings import EngineSettings
+from server.logs import LEVELS
+from server.options import ENV_PREFIX, Option, OptionValue, options_of
+
+# A message length is a signed 32-bit number of bytes in gRPC.
+_MAX_MESSAGE_MIB = 2047
+
+# Kubernetes gives every pod variables for each Service; one for a Service named `omserve` must
+# not stop the server.
+_SERVICE_LINK = re.compile(
+    r"OMSERVE_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?"
+    r"|PORT|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
+)
+
+ENGINE_HELP = {
+    "device": "Device that runs the bundle, such as cpu or ascend:0; the bundle is built for one.",
+    "kv_memory_mib": "Memory for cached keys and values, MiB; more lets more answers run at once.",
+    "num_blocks": "Blocks of the KV pool, the null block included; overrides --kv-memory-mib.",
+    "max_num_seqs": "Most answers that run at once; unset: as many as the bundle was built for.",
+    "max_model_len": "Most tokens of prompt plus answer; unset: as the bundle was built for.",
+    "max_chunk_tokens": "Longest piece of a prompt per step, tokens; shorter stalls answers less.",
+    "enable_prefix_cache": "Reuse the keys and values of equal prompt beginnings.",
+    "max_queued_requests": "Waiting requests beyond which new ones are refused.",
+    "max_queued_tokens": "Waiting prompt tokens beyond which new requests are refused.",
+    "num_threads": "Threads of the cpu device; 0: one for each core.",
+}
+
+
+def _help(text: str) -> dict[str, str]:
+    return {"help": text}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that flags and environment decide.
+
+    Attributes:
+        engine: The engine's part.
+    """
+
+    bundle: Path = field(metadata=_help("Folder that `export-om build --output` wrote."))
+    host: str = field(
+        default="127.0.0.1",
+        metadata=_help("Address to listen on; beyond loopback needs --allow-insecure."),
+    )
+    grpc_port: int = field(
+        default=50051, metadata=_help("gRPC port; 0: any free one, see --port-file.")
+    )
+    port_file: Path | None = field(
+        default=None, metadata=_help("File to write the gRPC port to, once it is open.")
+    )
+    allow_insecure: bool = field(
+        default=False,
+        metadata=_help("Listen beyond loopback although there is no TLS and no authentication."),
+    )
+    served_model_name: str | None = field(
+        default=None, metadata=_help("Name that requests use; unset: the bundle's model name.")
+    )
+    log_level: str = field(default="info", metadata=_help(f"One of {', '.join(LEVELS)}."))
+    drain_timeout_s: float = field(
+        default=30.0,
+        metadata=_help("Seconds that running requests get after SIGTERM before they are aborted."),
+    )
+    slow_reader_timeout_s: float = field(
+        default=60.0,
+        metadata=_help("Seconds after which a stream whose reader takes nothing is aborted."),
+    )
+    max_message_mib: int = field(
+        default=16,
+        metadata=_help("Largest message taken, MiB; 16 holds over three million token ids."),
+    )
+    engine: EngineSettings = field(default_factory=EngineSettings)
+
+    def __post_init__(self) -> None:
+        """Check every value.
+
+        Raises:
+            ConfigError: A value is out of range; the message names the setting.
+        """
+        _require_between("grpc_port", self.grpc_port, 0, 65535)
+        _require_between("max_message_mib", self.max_message_mib, 1, _MAX_MESSAGE_MIB)
+        _require_between("drain_timeout_s", self.drain_timeout_s, 0, math.inf)
+        _require_between("slow_reader_timeout_s", self.slow_reader_timeout_s, 0, math.inf)
+        if self.slow_reader_timeout_s == 0:
+            raise ConfigError("slow_reader_timeout_s is 0, wanted more: every reader would fail")
+        if self.log_level not in LEVELS:
+            raise ConfigError(f"log_level is {self.log_level!r}, wanted one of {LEVELS}")
+        if not self.allow_insecure and not is_loopback(self.host):
+            raise ConfigError(
+                f"host {self.host!r} is beyond loopback, and TLS and authentication are not built "
+                f"in yet: give --allow-insecure if the network is trusted, or put a proxy with "
+                f"TLS in front"
+            )
+
+    def address(self, port: int) -> str:
+        """Host and port in one, an IPv6 address in brackets."""
+        host = bare_host(self.host)
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @staticmethod
+    def load(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
+        """Bring flags, environment and defaults together.
+
+        Raises:
+            ConfigError: An unknown flag or variable, or a wrong value.
+            SystemExit: `--help` was asked for and printed.
+        """
+        _refuse_unknown_variables(environ)
+        flags = vars(_parser().parse_args(argv))
+        values: dict[str, OptionValue] = {}
+        for option in list_options():
+            if option.name in flags:
+                source = option.name if option.is_required else option.flag
+                values[option.name] = _converted(option, flags[option.name], source)
+            elif option.env in environ:
+                values[option.name] = option.convert(environ[option.env], option.env)
+            elif option.is_required:
+                raise ConfigError(
+                    f"no {option.name}: give it as first argument or as {option.env}; "
+                    f"om-serve --help lists everything"
+                )
+        return _build(values)
+
+
+def _build(values: dict[str, OptionValue]) -> Settings:
+    engine_names = {f.name for f in dataclasses.fields(EngineSettings)}
+    engine = {name: value for name, value in values.items() if name in engine_names}
+    rest = {name: value for name, value in values.items() if name not in engine_names}
+    # Each value was converted by its field's type.
+    return Settings(engine=EngineSettings(**engine), **rest)  # type: ignore[arg-type]
+
+
+def _converted(option: Option, given: str | bool, source: str) -> OptionValue:
+    return given if isinstance(given, bool) else option.convert(given, source)
+
+
+def list_options() -> tuple[Option, ...]:
+    """Every setting, in the order of `--help`."""
+    return options_of(Settings, {}) + options_of(EngineSettings, ENGINE_HELP)
+
+
+def list_flags() -> tuple[tuple[str, str, str, str], ...]:
+    """(flag, variable, default, help) of every setting, as the README's table has them."""
+    rows = []
+    for option in list_options():
+        flag = option.flag
+        if option.is_required:
+            flag = option.name.upper()
+        elif option.kind is bool:
+            flag = f"--[no-]{option.flag.removeprefix('--')}"
+        rows.append((flag, option.env, option.default_text, option.help))
+    return tuple(rows)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; om-serve --help lists all flags")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="om-serve",
+        description="Serve a bundle over gRPC. Each flag can be given as the variable beside it.",
+        epilog="SIGTERM or SIGINT drains and ends with exit code 0; a second one ends at once. "
+        "Exit code 2: a setting or the bundle is wrong; 1: anything else.",
+        # Otherwise a flag that comes later could change what an abbreviation means.
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+    )
+    for option in list_options():
+        text = f"{option.help} [{option.env}]"
+        if option.default_text:
+            text += f" (default: {option.default_text})"
+        text = text.replace("%", "%%")
+        if option.is_required:
+            parser.add_argument(option.name, nargs="?", metavar=option.name.upper(), help=text)
+        elif option.kind is bool:
+            parser.add_argument(option.flag, action=argparse.BooleanOptionalAction, help=text)
+        else:
+            parser.add_argument(option.flag, metavar=option.kind.__name__.upper(), help=text)
+    return parser
+
+
+def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
+    known = [option.env for option in list_options()]
+    for name in sorted(environ):
+        if not name.startswith(ENV_PREFIX) or name in known or _SERVICE_LINK.fullmatch(name):
+            continue
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else "om-serve --help lists all variables"
+        raise ConfigError(f"the environment has {name}, which is no setting; {hint}")
+
+
+def _require_between(name: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:
+        wanted = f"at least {least}" if math.isinf(most) else f"{least} to {most}"
+        raise ConfigError(f"{name} is {value}, wanted {wanted}")
+
+
+def bare_host(host: str) -> str:
+    """A host without the brackets that an IPv6 address may have."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address; names other than localhost may not be."""
+    try:
+        return ipaddress.ip_address(bare_host(host)).is_loopback
+    except ValueError:
+        return host == "localhost"

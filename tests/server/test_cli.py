@@ -1,0 +1,69 @@
+"""`om-serve` as a command, and what both commands may import."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from server.cli import main
+
+ROOT = Path(__file__).parents[2]
+root = logging.getLogger()
+HEAVY = ("torch", "transformers", "onnx", "onnxruntime", "acl")
+
+
+@pytest.fixture(autouse=True)
+def _as_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No settings from outside; the command may change signal handlers and logging."""
+    for name in list(os.environ):
+        if name.startswith("OMSERVE_"):
+            monkeypatch.delenv(name)
+    handler, handlers, level = signal.getsignal(signal.SIGINT), root.handlers[:], root.level
+    yield
+    signal.signal(signal.SIGINT, handler)
+    root.handlers, root.level = handlers, level
+
+
+@pytest.mark.parametrize(
+    ("module", "forbidden"),
+    [
+        ("server.app", HEAVY),
+        ("server.generate", HEAVY),
+        ("server.client_cli", (*HEAVY, "numpy", "tokenizers", "jinja2")),
+        ("server.client", (*HEAVY, "numpy", "tokenizers", "jinja2")),
+        # Light until it handles signals: Ctrl-C in the middle of an import is ugly.
+        ("server.cli", (*HEAVY, "numpy", "grpc", "asyncio")),
+    ],
+)
+def test_imports_stay_light(module: str, forbidden: tuple[str, ...]) -> None:
+    code = f"import sys, {module}; print(*[m for m in {forbidden} if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout.strip(), done.returncode) == ("", 0), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ([], "no bundle"),
+        (["b", "--grpc-port", "x"], "--grpc-port"),
+        (["b", "--host", "0.0.0.0"], "--allow-insecure"),
+        (["no/such/bundle"], "no/such/bundle"),
+    ],
+)
+def test_a_wrong_setting_or_bundle_is_one_line_and_exit_code_2(
+    capsys: pytest.CaptureFixture[str], argv: list[str], words: str
+) -> None:
+    assert main(argv) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("om-serve: ")
+    assert error.count("\n") == 1
+    assert words in error

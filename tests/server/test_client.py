@@ -1,0 +1,191 @@
+"""Both clients against a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import aclosing
+
+import pytest
+
+from omruntime.errors import CallError, RequestError
+from omruntime.sampling_params import SamplingParams
+from omruntime.sequence import FinishReason
+from server.client import AsyncClient, Client
+from server.client_messages import CallOptions, require_target
+from server.text import ChatMessage, TextDelta
+from tests.server.wire_fakes import TIMINGS, USAGE, FakeGenerator, FakeServer, end
+
+CHAT = [ChatMessage("user", "hi")]
+
+
+@pytest.fixture
+def free_target() -> str:
+    """A target that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def test_generate_and_stream(server: FakeServer, client: Client) -> None:
+    whole = client.generate("x", SamplingParams(seed=1), CallOptions("r1", cache_salt="s"))
+    (answer,) = whole.answers
+    assert (whole.request_id, whole.model) == ("r1", "org/toy")
+    assert (answer.text, answer.token_ids) == ("Hi!", (7, 8))
+    assert (answer.usage, answer.timings) == (USAGE, TIMINGS)
+    assert answer.finish_reason is FinishReason.STOP
+    request = server.generator.requests[0]
+    assert (request.request_id, request.params.seed, request.cache_salt) == ("r1", 1, "s")
+    deltas = list(client.stream(CHAT))
+    assert "".join(d.text for d in deltas) == "Hi!"
+    assert deltas[-1].timings == TIMINGS
+    assert server.generator.requests[1].messages == tuple(CHAT)
+
+
+def test_tokenize_and_detokenize(client: Client) -> None:
+    assert client.tokenize("a") == (1, 97)
+    assert client.tokenize("a", add_special_tokens=False) == (97,)
+    assert client.tokenize(CHAT) == tuple(ord(c) for c in "<user>hi")
+    assert client.detokenize((2, 97)) == "a"
+    assert client.detokenize((2, 97), skip_special_tokens=False) == "\x02a"
+
+
+def test_leaving_a_stream_early_cancels_the_request(server: FakeServer, client: Client) -> None:
+    server.generator.script = [TextDelta(0, "a", (1,)), FakeGenerator.HOLD]
+    stream = client.stream("x")
+    assert next(stream).text == "a"
+    stream.close()
+    server.await_that(lambda: server.generator.num_closed == 1)
+
+
+def test_a_failed_call_carries_code_and_message(server: FakeServer, client: Client) -> None:
+    server.generator.script = [RequestError("top_p is 7, wanted 0 to 1")]
+    for call in (lambda: client.generate("x"), lambda: list(client.stream("x"))):
+        with pytest.raises(CallError, match="top_p is 7, wanted 0 to 1") as caught:
+            call()
+        assert caught.value.code == "INVALID_ARGUMENT"
+
+
+def test_a_deadline(server: FakeServer, client: Client) -> None:
+    server.generator.script = [FakeGenerator.HOLD]
+    with pytest.raises(CallError, match="deadline") as caught:
+        client.generate("x", options=CallOptions(timeout_s=0.2))
+    assert caught.value.code == "DEADLINE_EXCEEDED"
+    server.await_that(lambda: server.generator.num_closed == 1)
+
+
+def test_an_unreachable_target_is_said(free_target: str) -> None:
+    with Client(free_target) as client:
+        with pytest.raises(CallError, match=f"no server answers at {free_target}") as caught:
+            client.generate("x")
+        assert caught.value.code == "UNAVAILABLE"
+        with pytest.raises(CallError, match=r"not ready within 0\.3 s"):
+            client.wait_ready(0.3)
+
+
+def test_wait_ready_waits_for_loading_and_says_why_it_gave_up() -> None:
+    with FakeServer(loaded=False) as server, Client(server.target) as client:
+        with pytest.raises(CallError, match="health is NOT_SERVING"):
+            client.wait_ready(0.3)
+        server.call(lambda: server.lifecycle.begin_serving(server.generator))
+        client.wait_ready(20)
+
+
+def test_the_asyncio_client(server: FakeServer) -> None:
+    async def run() -> None:
+        async with AsyncClient(server.target) as client:
+            await client.wait_ready(20)
+            whole = await client.generate("x")
+            assert whole.answers[0].text == "Hi!"
+            assert "".join([d.text async for d in client.stream(CHAT)]) == "Hi!"
+            assert await client.tokenize("a") == (1, 97)
+            assert await client.detokenize((97,)) == "a"
+            assert (await client.server_info()).device == "cpu"
+            assert (await client.model_info()).name == "org/toy"
+            assert await client.load() == server.engine.load()
+            with pytest.raises(CallError) as caught:
+                await client.abort("gone")
+            assert caught.value.code == "NOT_FOUND"
+
+    asyncio.run(run())
+
+
+def test_the_asyncio_client_cancels_and_aborts(server: FakeServer) -> None:
+    server.generator.script = [TextDelta(0, "a", (1,)), FakeGenerator.HOLD]
+
+    async def run() -> None:
+        async with AsyncClient(server.target) as client:
+            async with aclosing(client.stream("x")) as stream:
+                await anext(stream)
+            options = CallOptions("r2")
+            async with aclosing(client.stream("x", SamplingParams(), options)) as stream:
+                await anext(stream)
+                await client.abort("r2")
+                assert (await anext(stream)).finish_reason is FinishReason.ABORT
+            unary = asyncio.ensure_future(client.generate("x"))
+            while len(server.generator.requests) < 3:
+                await asyncio.sleep(0.005)
+            unary.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await unary
+
+    asyncio.run(run())
+    server.await_that(lambda: server.generator.num_closed == 3)
+
+
+def test_the_asyncio_client_says_why_it_is_not_ready(free_target: str) -> None:
+    async def run() -> None:
+        async with AsyncClient(free_target) as client:
+            with pytest.raises(CallError, match=r"not ready within 0\.3 s"):
+                await client.wait_ready(0.3)
+        with FakeServer(loaded=False) as server:
+            async with AsyncClient(server.target) as client:
+                with pytest.raises(CallError, match="health is NOT_SERVING"):
+                    await client.wait_ready(0.5)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "localhost:50051",
+        "127.0.0.1:1",
+        "[::1]:50051",
+        "ipv6:[::1]:50051",
+        "ipv4:127.0.0.1:50051",
+        "dns:example.org:50051",
+        "dns:///example.org:50051",
+        "unix:run/x y.sock",
+        "unix:///run/x.sock",
+    ],
+)
+def test_targets_that_are_taken(target: str) -> None:
+    """BL-47."""
+    assert require_target(target) == target
+
+
+@pytest.mark.parametrize(
+    "target", ["", "localhost", "::1:50051", "http://localhost:50051", "a b:1", "localhost:", ":1"]
+)
+def test_targets_that_are_refused_with_the_accepted_forms(target: str) -> None:
+    """BL-47: gRPC itself would wait on port 443, or split at the wrong colon."""
+    with pytest.raises(RequestError, match=r"wanted host:port, \[ipv6\]:port"):
+        require_target(target)
+
+
+@pytest.mark.parametrize("form", ["localhost:{}", "ipv4:127.0.0.1:{}", "dns:///localhost:{}"])
+def test_target_forms_reach_the_server(server: FakeServer, form: str) -> None:
+    with Client(form.format(server.port)) as client:
+        client.wait_ready(20)
+
+
+def test_n_answers_in_one_stream(server: FakeServer, client: Client) -> None:
+    server.generator.script = [TextDelta(1, "b", (1,)), end(1), TextDelta(0, "a", (2,)), end(0)]
+    deltas = list(client.stream("x", SamplingParams(n=2)))
+    assert [(d.index, d.text) for d in deltas if d.text] == [(1, "b"), (0, "a")]
+
+
+def test_a_mixed_prompt_is_refused_before_anything_is_sent() -> None:
+    with Client("localhost:1") as client, pytest.raises(RequestError, match="mixes types"):
+        client.generate([1, "x"])  # type: ignore[list-item]

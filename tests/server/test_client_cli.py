@@ -1,0 +1,251 @@
+"""`om-client`: what it prints and how it ends."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from omruntime.errors import OverloadedError
+from omruntime.sequence import FinishReason
+from omruntime.step import TokenLogprobs
+from server.client_cli import main
+from server.text import ChatMessage, TextDelta
+from tests.server.wire_fakes import FakeGenerator, FakeServer, end
+
+ROOT = Path(__file__).parents[2]
+Capture = pytest.CaptureFixture[str]
+
+
+def run_main(argv: Sequence[str]) -> int:
+    """As the installed script: argparse ends by SystemExit."""
+    try:
+        return main(argv)
+    except SystemExit as end_of_process:
+        return int(end_of_process.code or 0)
+
+
+def test_generate_streams_the_text(server: FakeServer, capsys: Capture) -> None:
+    argv = ["generate", "--target", server.target, "--prompt", "x", "--temperature", "0"]
+    assert main(argv) == 0
+    assert capsys.readouterr().out == "Hi!\n"
+    assert server.generator.requests[0].params.temperature == 0
+
+
+def test_json_is_one_object_with_everything(server: FakeServer, capsys: Capture) -> None:
+    argv = ["generate", "--target", server.target, "--prompt-ids", "5,17", "--json"]
+    assert main([*argv, "--request-id", "r1"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "text": "Hi!",
+        "token_ids": [7, 8],
+        "finish_reason": "stop",
+        "matched_stop": None,
+        "usage": {"num_prompt_tokens": 3, "num_output_tokens": 2, "num_cached_tokens": 0},
+        "timings": {
+            "queue_s": 0.25,
+            "prefill_s": 0.5,
+            "decode_s": 1.0,
+            "time_to_first_token_s": 0.75,
+        },
+        "request_id": "r1",
+        "model": "org/toy",
+    }
+    assert server.generator.requests[0].token_ids == (5, 17)
+
+
+def test_json_of_several_answers_with_logprobs(server: FakeServer, capsys: Capture) -> None:
+    entry = TokenLogprobs(-0.5, ((7, -0.5),))
+    server.generator.script = [
+        TextDelta(0, "é", (7,), logprobs=(entry,)),
+        end(0),
+        TextDelta(1, "b", (8,), logprobs=(entry,)),
+        end(1, FinishReason.LENGTH),
+    ]
+    argv = ["generate", "--target", server.target, "--prompt", "x", "--json"]
+    assert main([*argv, "--n", "2", "--logprobs", "1"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["text"] == "é"
+    assert printed["logprobs"] == [{"logprob": -0.5, "top": [[7, -0.5]]}]
+    assert [c["text"] for c in printed["choices"]] == ["é", "b"]
+    assert [c["index"] for c in printed["choices"]] == [0, 1]
+
+
+def test_several_answers_as_text(server: FakeServer, capsys: Capture) -> None:
+    server.generator.script = [TextDelta(0, "a", (1,)), end(0), TextDelta(1, "b", (2,)), end(1)]
+    assert main(["generate", "--target", server.target, "--prompt", "x", "--n", "2"]) == 0
+    assert capsys.readouterr().out == "--- answer 0\na\n--- answer 1\nb\n"
+
+
+def test_chat_messages_and_template_arguments(server: FakeServer) -> None:
+    argv = ["generate", "--target", server.target, "--chat-message", "system: Be brief."]
+    argv += ["--chat-message", "note: this is the user's", "--chat-message", "assistant:ok"]
+    assert main([*argv, "--template-arguments", '{"enable_thinking": false}']) == 0
+    request = server.generator.requests[0]
+    assert request.messages == (
+        ChatMessage("system", "Be brief."),
+        ChatMessage("user", "note: this is the user's"),
+        ChatMessage("assistant", "ok"),
+    )
+    assert request.template_arguments == {"enable_thinking": False}
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "words"),
+    [
+        (["generate"], 2, "--prompt"),
+        (["generate", "--prompt", "x", "--bogus"], 2, "--bogus"),
+        (["generate", "--prompt", "x", "--n", "many"], 2, "--n"),
+        (["generate", "--prompt", "x", "--top-p", "2"], 2, "top_p is 2.0, wanted 0.0 to 1.0"),
+        (["generate", "--prompt", "x", "--target", "localhost"], 2, "wanted host:port"),
+        (["generate", "--prompt", "x", "--target", "127.0.0.1:1"], 1, "no server answers at 127."),
+        (["generate", "--prompt", "x", "--template-arguments", "[]"], 2, "a JSON object"),
+        (["chat", "--target", "127.0.0.1:1", "--n", "2"], 2, "one answer a turn"),
+        ([], 2, "command"),
+    ],
+)
+def test_errors_are_one_line_with_their_exit_code(
+    capsys: Capture, argv: list[str], code: int, words: str
+) -> None:
+    assert run_main(argv) == code
+    captured = capsys.readouterr()
+    assert captured.err.startswith("om-client: ")
+    assert captured.err.count("\n") == 1
+    assert words in captured.err
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "words"),
+    [
+        (["--request-id", "a b"], 2, "INVALID_ARGUMENT: request_id"),
+        (["--model", "other"], 1, "NOT_FOUND: model 'other'"),
+    ],
+)
+def test_refusals_of_the_server(
+    server: FakeServer, capsys: Capture, flags: list[str], code: int, words: str
+) -> None:
+    for form in ([], ["--json"]):
+        argv = ["generate", "--target", server.target, "--prompt", "x", *flags, *form]
+        assert main(argv) == code
+        assert words in capsys.readouterr().err
+
+
+def test_an_answer_that_fails_on_the_way(server: FakeServer, capsys: Capture) -> None:
+    server.generator.script = [
+        TextDelta(0, "Hi", (1,)),
+        end(reason=FinishReason.ERROR, error="code 507899"),
+    ]
+    assert main(["generate", "--target", server.target, "--prompt", "x"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == "Hi\n"
+    assert captured.err == "om-client: the answer ended by error: code 507899\n"
+
+
+def chat(server: FakeServer, monkeypatch: pytest.MonkeyPatch, text: str, *flags: str) -> int:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    return main(["chat", "--target", server.target, *flags])
+
+
+def test_chat_keeps_the_history(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    lines = "one\n\ntwo\n/exit\nthree\n"
+    assert chat(server, monkeypatch, lines, "--system", "Be brief.") == 0
+    assert capsys.readouterr().out == "Hi!\nHi!\n"
+    first, second = server.generator.requests
+    assert first.messages == (ChatMessage("system", "Be brief."), ChatMessage("user", "one"))
+    assert second.messages == (
+        *first.messages,
+        ChatMessage("assistant", "Hi!"),
+        ChatMessage("user", "two"),
+    )
+
+
+def test_chat_from_a_pipe_ends_with_its_input_or_with_the_first_failure(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    assert chat(server, monkeypatch, "one") == 0
+    server.generator.script = [OverloadedError("the queue is full")]
+    assert chat(server, monkeypatch, "one\ntwo\n") == 1
+    assert "RESOURCE_EXHAUSTED: the queue is full" in capsys.readouterr().err
+    assert len(server.generator.requests) == 2
+
+
+class Terminal(io.StringIO):
+    """Standard input that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_chat_at_a_terminal_goes_on_after_a_failed_turn_and_forgets_it(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Terminal("one\ntwo\n"))
+    server.generator.script = [OverloadedError("the queue is full")]
+    assert main(["chat", "--target", server.target]) == 0
+    assert [r.messages for r in server.generator.requests] == [
+        (ChatMessage("user", "one"),),
+        (ChatMessage("user", "two"),),
+    ]
+    assert capsys.readouterr().err.count("the queue is full") == 2
+
+
+def start_client(server: FakeServer, *argv: str) -> subprocess.Popen[str]:
+    code = "import sys; from server.client_cli import main; sys.exit(main())"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *argv, "--target", server.target],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("command", [["chat"], ["generate", "--prompt", "x"]])
+def test_ctrl_c_cancels_the_answer(server: FakeServer, command: list[str]) -> None:
+    server.generator.script = [TextDelta(0, "a", (1,)), FakeGenerator.HOLD]
+    with start_client(server, *command) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        if command == ["chat"]:
+            process.stdin.write("hello\n")
+            process.stdin.flush()
+        assert process.stdout.read(1) == "a"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+        assert process.returncode == 130
+        assert "Traceback" not in errors
+    server.await_that(lambda: server.generator.num_closed == 1)
+
+
+def test_a_reader_that_is_gone_ends_it_without_a_traceback(server: FakeServer) -> None:
+    server.generator.script = [*[TextDelta(0, "x" * 4096, (1,))] * 200, end()]
+    with start_client(server, "generate", "--prompt", "x") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        os.read(process.stdout.fileno(), 1)
+        process.stdout.close()
+        assert process.wait(20) == 1
+        assert process.stderr.read() == ""
+
+
+def test_a_terminal_without_unicode_gets_question_marks(server: FakeServer) -> None:
+    server.generator.script = [TextDelta(0, "né", (1,)), end()]
+    code = "import sys; from server.client_cli import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "generate", "--prompt", "x", "--target", server.target],
+        cwd=ROOT,
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        timeout=20,
+    )
+    assert (done.returncode, done.stdout) == (0, b"n?\n")

@@ -1,0 +1,245 @@
+"""A scripted text generator and engine, and a server over them on a real socket.
+
+Passed in where `server/seams.py` has a protocol; nothing of the product is patched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from omruntime.errors import DuplicateRequestError
+from omruntime.limits import EngineLimits
+from omruntime.manifest import (
+    KVLayout,
+    KVSpec,
+    Manifest,
+    ModelFacts,
+    ParitySummary,
+    SamplingDefaults,
+)
+from omruntime.outputs import EngineLoad, RequestTimings
+from omruntime.sequence import FinishReason
+from server.grpc_server import start_grpc_server
+from server.lifecycle import Lifecycle
+from server.settings import Settings
+from server.text import ChatMessage, TextDelta, TextRequest, Usage
+
+T = TypeVar("T")
+
+MANIFEST = Manifest(
+    format_version=1,
+    graph_contract=1,
+    profile="cpu",
+    soc="cpu",
+    kv_identity="k" * 64,
+    model=ModelFacts(
+        name="org/toy",
+        architecture="ToyForCausalLM",
+        num_layers=2,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=16,
+        vocab_size=131,
+        max_model_len=256,
+        max_num_seqs=8,
+        dtype="float32",
+        bos_token_id=None,
+        eos_token_ids=(0, 2),
+        eos_source="generation_config.json",
+        sampling_defaults=SamplingDefaults(temperature=0.6, top_k=20),
+    ),
+    kv=KVSpec(KVLayout.HEAD_MAJOR, 16, "float32", 4096),
+    programs=(),
+    files=(),
+    parity=ParitySummary(0.0, 0.001, 64, 0, 1),
+    provenance={},
+)
+
+LIMITS = EngineLimits(
+    num_blocks=17,
+    max_model_len=128,
+    max_num_seqs=4,
+    max_chunk_tokens=32,
+    max_queued_requests=8,
+    max_queued_tokens=1024,
+)
+
+USAGE = Usage(num_prompt_tokens=3, num_output_tokens=2, num_cached_tokens=0)
+TIMINGS = RequestTimings(queue_s=0.25, prefill_s=0.5, decode_s=1.0)
+
+
+def end(index: int = 0, reason: FinishReason = FinishReason.STOP, **others: Any) -> TextDelta:
+    """A terminal delta."""
+    fields: dict[str, Any] = {"usage": USAGE, "timings": TIMINGS, **others}
+    return TextDelta(index, "", (), finish_reason=reason, **fields)
+
+
+@dataclass
+class FakeGenerator:
+    """Plays `script` for every request.
+
+    Attributes:
+        script: Deltas, errors to raise, or HOLD: wait until the request is aborted.
+        delay: Awaited before each item.
+    """
+
+    HOLD = "hold"
+
+    script: list[TextDelta | Exception | str] = field(
+        default_factory=lambda: [TextDelta(0, "Hi", (7,)), TextDelta(0, "!", (8,)), end()]
+    )
+    requests: list[TextRequest] = field(default_factory=list)
+    num_closed: int = 0
+    live: dict[str, asyncio.Event] = field(default_factory=dict)
+    error: Exception | None = None
+
+    async def stream(self, request: TextRequest) -> AsyncGenerator[TextDelta, None]:
+        if request.request_id in self.live:
+            raise DuplicateRequestError(f"request id {request.request_id!r} is live")
+        self.requests.append(request)
+        aborted = self.live[request.request_id] = asyncio.Event()
+        try:
+            for item in self.script:
+                if isinstance(item, Exception):
+                    raise item
+                if isinstance(item, str):
+                    await aborted.wait()
+                    for index in range(request.params.n):
+                        yield end(index, FinishReason.ABORT)
+                    return
+                yield item
+        finally:
+            del self.live[request.request_id]
+            self.num_closed += 1
+
+    async def tokenize(self, text: str, add_special_tokens: bool) -> tuple[int, ...]:
+        self._raise_error()
+        return ((1,) if add_special_tokens else ()) + tuple(ord(c) for c in text)
+
+    async def detokenize(self, token_ids: Sequence[int], skip_special_tokens: bool) -> str:
+        self._raise_error()
+        return "".join(chr(i) for i in token_ids if i > 2 or not skip_special_tokens)
+
+    async def render_chat(
+        self, messages: Sequence[ChatMessage], template_arguments: Mapping[str, Any] | None
+    ) -> str:
+        self._raise_error()
+        return "".join(f"<{m.role}>{m.content}" for m in messages) + str(template_arguments or "")
+
+    def abort(self, request_id: str) -> bool:
+        if request_id not in self.live:
+            return False
+        self.live[request_id].set()
+        return True
+
+    def _raise_error(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+@dataclass
+class FakeEngine:
+    """Holds the manifest; loading takes until `loaded` is set; stopping aborts the generator's."""
+
+    manifest: Manifest = MANIFEST
+    limits: EngineLimits = LIMITS
+    on_device_error: Callable[[str], None] = lambda _text: None
+    loaded: threading.Event = field(default_factory=threading.Event)
+    load_error: Exception | None = None
+    is_draining: bool = False
+    is_stopped: bool = False
+    generator: FakeGenerator | None = None
+    loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self, progress: Callable[[str], None]) -> None:
+        progress("warming up bucket 1 of 2")
+        self.loaded.wait()
+        if self.load_error is not None:
+            raise self.load_error
+
+    def load(self) -> EngineLoad:
+        return EngineLoad(1, 2, 30, 4, 5, 16, 7, 80, {"stop": 9, "abort": 1})
+
+    def drain(self) -> None:
+        self.is_draining = True
+
+    def stop(self) -> None:
+        self.is_stopped = True
+        if self.generator is not None and self.loop is not None:
+            for aborted in tuple(self.generator.live.values()):
+                self.loop.call_soon_threadsafe(aborted.set)
+
+
+def settings_of(**values: Any) -> Settings:
+    """Settings for a free port."""
+    return Settings(**{"bundle": Path("bundle"), "grpc_port": 0, **values})
+
+
+class FakeServer:
+    """The real gRPC server over the fakes, in an event loop of its own thread."""
+
+    def __init__(self, settings: Settings | None = None, loaded: bool = True) -> None:
+        self.generator = FakeGenerator()
+        self.engine = FakeEngine(generator=self.generator)
+        self.lifecycle: Lifecycle
+        self.port = 0
+        self._settings = settings or settings_of()
+        self._loaded = loaded
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+
+    @property
+    def target(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the server's event loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Run a function in the server's event loop."""
+
+        async def run() -> T:
+            return work()
+
+        return self.run(run())
+
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Return when something has become true in the server."""
+        async with asyncio.timeout(20):
+            while not condition():
+                await asyncio.sleep(0.005)
+
+    def await_that(self, condition: Callable[[], bool]) -> None:
+        self.run(self.wait_until(condition))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self.run(self._open())
+        return self
+
+    async def _open(self) -> None:
+        self.lifecycle = Lifecycle()
+        self._server, self.port = await start_grpc_server(
+            self._settings, self.lifecycle, self.engine
+        )
+        if self._loaded:
+            self.lifecycle.begin_serving(self.generator)
+
+    def __exit__(self, *_: object) -> None:
+        self.run(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _close(self) -> None:
+        await self._server.stop(grace=0)
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
