@@ -26,7 +26,7 @@ class Bucket:
     Attributes:
         batch: Rows; at least 1.
         tokens: New tokens per row; 1 in the decode phase.
-        past_blocks: Blocks per row in the block table; at least 1.
+        past_blocks: Blocks per row in the block table; 0 without a block table.
     """
 
     phase: Phase
@@ -34,11 +34,21 @@ class Bucket:
     tokens: int
     past_blocks: int
 
+    def __post_init__(self) -> None:
+        """Check every value by itself.
+
+        Raises:
+            BundleError: A value is out of range; the message names it.
+        """
+        for name, least in (("batch", 1), ("tokens", 1), ("past_blocks", 0)):
+            if getattr(self, name) < least:
+                raise BundleError(f"{name} is {getattr(self, name)}, wanted at least {least}")
+        if self.phase is Phase.DECODE and self.tokens != 1:
+            raise BundleError(f"tokens is {self.tokens}, wanted 1 in the decode phase")
+
     def covers(self, batch: int, tokens: int, past_blocks: int) -> bool:
         """Whether a step of the given size fits into this bucket."""
-        return (
-            self.batch >= batch and self.tokens >= tokens and self.past_blocks >= past_blocks
-        )
+        return self.batch >= batch and self.tokens >= tokens and self.past_blocks >= past_blocks
 
     def padded_work(self, block_size: int) -> int:
         """A device-free measure of the time of one run: tokens times positions attended to.

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from omruntime.device import Device
 from omruntime.engine import Engine
 from omruntime.errors import NotBuiltInError, RequestError
-from omruntime.outputs import TokenDelta
+from omruntime.outputs import EngineLoad, TokenDelta
 from omruntime.profiler import StepProfiler
 from omruntime.sampling_params import SamplingParams
 from omruntime.seeds import seed_of_choice, with_seed
@@ -101,6 +101,10 @@ class LLM:
         finally:
             self._engine.abort_all()
         return [_output(request.request_id, answers[request.request_id]) for request in requests]
+
+    def load(self) -> EngineLoad:
+        """What the engine holds."""
+        return self._engine.load()
 
     def close(self) -> None:
         """Give everything back to the device."""

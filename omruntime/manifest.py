@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import sys
 import types
 import typing
 from collections.abc import Mapping
@@ -76,6 +77,26 @@ class ModelFacts:
     eos_source: str
     sampling_defaults: SamplingDefaults
 
+    def __post_init__(self) -> None:
+        """Check sizes and token ids.
+
+        Raises:
+            BundleError: A value is out of range; the message names it.
+        """
+        names = ("num_layers", "num_heads", "num_kv_heads", "head_dim", "vocab_size")
+        _require_at_least(self, 1, *names, "max_num_seqs")
+        _require_at_least(self, 2, "max_model_len")
+        for name, token_ids in (
+            ("bos_token_id", () if self.bos_token_id is None else (self.bos_token_id,)),
+            ("eos_token_ids", self.eos_token_ids),
+        ):
+            for token_id in token_ids:
+                if not 0 <= token_id < self.vocab_size:
+                    raise BundleError(
+                        f"{name}: got token id {token_id}, wanted the model's 0 to "
+                        f"{self.vocab_size - 1}"
+                    )
+
 
 @dataclass(frozen=True, slots=True)
 class KVSpec:
@@ -85,6 +106,14 @@ class KVSpec:
     block_size: int
     dtype: str
     bytes_per_block: int
+
+    def __post_init__(self) -> None:
+        """Check the sizes.
+
+        Raises:
+            BundleError: A value is out of range; the message names it.
+        """
+        _require_at_least(self, 1, "block_size", "bytes_per_block")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +152,14 @@ class FileEntry:
     path: str
     size_bytes: int
     sha256: str
+
+    def __post_init__(self) -> None:
+        """Check the size.
+
+        Raises:
+            BundleError: It is negative.
+        """
+        _require_at_least(self, 0, "size_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +208,8 @@ class Manifest:
         """
         try:
             plain = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
+            # ValueError also stands for numbers of thousands of digits.
             raise BundleError(f"{MANIFEST_NAME} is not JSON: {error}") from error
         if not isinstance(plain, dict):
             raise BundleError(f"{MANIFEST_NAME}: got {type(plain).__name__}, wanted an object")
@@ -208,6 +246,13 @@ def _require_version(plain: dict[str, object], key: str, wanted: int) -> None:
             f"{MANIFEST_NAME}: {key} is {plain.get(key)!r}, this omserve reads {wanted}; "
             f"build the bundle again with the same omserve version"
         )
+
+
+def _require_at_least(owner: object, least: int, *names: str) -> None:
+    for name in names:
+        value = getattr(owner, name)
+        if value < least:
+            raise BundleError(f"{name} is {value}, wanted at least {least}")
 
 
 def _to_plain(value: object) -> object:
@@ -264,11 +309,18 @@ def _dataclass_from_plain(wanted: Any, value: object, where: str) -> object:
     if value.keys() != names:
         missing, unknown = sorted(names - value.keys()), sorted(value.keys() - names)
         raise BundleError(f"{where}: missing fields {missing}, unknown fields {unknown}")
-    return wanted(**{n: _from_plain(hints[n], value[n], f"{where}.{n}") for n in sorted(names)})
+    fields = {n: _from_plain(hints[n], value[n], f"{where}.{n}") for n in sorted(names)}
+    try:
+        return wanted(**fields)
+    except BundleError as error:
+        raise BundleError(f"{where}: {error}") from error
 
 
 def _scalar_from_plain(wanted: Any, value: object, where: str) -> object:
-    if wanted is float and type(value) is int:
+    if wanted is float and isinstance(value, int | float) and not isinstance(value, bool):
+        # JSON's reader takes NaN, and both it and int go beyond the largest float.
+        if not abs(value) <= sys.float_info.max:
+            raise _wrong_type(where, value, "a finite number")
         return float(value)
     if type(value) is not wanted:
         raise _wrong_type(where, value, wanted.__name__)

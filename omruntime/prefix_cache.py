@@ -44,12 +44,8 @@ class PrefixCache:
         pool.on_reuse(self._evict)
 
     def __len__(self) -> int:
+        """Blocks, held or free, whose content can be given out."""
         return len(self._keys)
-
-    @property
-    def num_evictable(self) -> int:
-        """Free blocks whose content can still be given out."""
-        return sum(1 for block_id in self._keys if self._pool.reference_count(block_id) == 0)
 
     def match(self, sequence: Sequence) -> list[int]:
         """The longest run of cached blocks that begin a sequence, in position order.

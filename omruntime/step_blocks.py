@@ -51,7 +51,9 @@ class StepBlocks:
             tail = self._written_tail(row)
             if tail is not None:
                 copies.extend(self._own(row, tail))
-            row.sequence.block_table.extend(self._take(self._num_growth(row)))
+            num_growth = self._num_growth(row)
+            if num_growth:
+                row.sequence.block_table += self._take(num_growth)
         return tuple(copies)
 
     def _own(self, row: RowPlan, tail: int) -> BlockCopies:

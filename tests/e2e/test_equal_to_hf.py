@@ -1,0 +1,39 @@
+"""SmolLM2's answers equal Hugging Face's token by token, however they are scheduled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from omruntime import LLM, EngineSettings, SamplingParams
+from tests.e2e.hf_reference import NUM_NEW_TOKENS, Reference, require_equal
+
+GREEDY = SamplingParams(temperature=0.0, max_new_tokens=NUM_NEW_TOKENS)
+
+SCHEDULES = {
+    "alone": EngineSettings(max_num_seqs=1),
+    "sixteen at once": EngineSettings(max_num_seqs=16),
+    "smallest chunk": EngineSettings(max_num_seqs=16, max_chunk_tokens=2),
+    "preempted": EngineSettings(max_num_seqs=16, num_blocks=40),
+    "no prefix cache": EngineSettings(max_num_seqs=16, enable_prefix_cache=False),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_twenty_chats_equal_hf(
+    smollm2_bundle: Path, smollm2_references: list[Reference], name: str
+) -> None:
+    prompts = [reference.prompt for reference in smollm2_references]
+    with LLM(smollm2_bundle, SCHEDULES[name]) as llm:
+        outputs = llm.generate(prompts, GREEDY, progress=False)
+        load = llm.load()
+    equal = [
+        require_equal(output.token_ids, reference)
+        for output, reference in zip(outputs, smollm2_references, strict=True)
+    ]
+    # Near ties are the documented exception; more than two of twenty would be something else.
+    assert equal.count(False) <= 2
+    assert load.num_referenced_blocks == 0
+    assert (load.num_preemptions > 0) == (name == "preempted")
+    assert (load.num_prefix_hit_tokens > 0) == (name not in ("no prefix cache",))

@@ -1,0 +1,39 @@
+"""The README says what the programs say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from server.settings import list_flags
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_settings_table_is_the_one_of_the_program() -> None:
+    wanted = [
+        f"| `{flag}` | `{env}` | {default} | {text} |" for flag, env, default, text in list_flags()
+    ]
+    assert [line for line in README.splitlines() if "`OMSERVE_" in line] == wanted
+
+
+@pytest.mark.parametrize("command", ["build", "verify", "inspect"])
+def test_every_flag_shown_for_export_om_exists(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from atc_pipeline.cli import main
+
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    known = set(re.findall(r"--[a-z][a-z-]+", capsys.readouterr().out))
+    shown = {
+        flag
+        for line in README.splitlines()
+        if line.startswith(f"export-om {command} ")
+        for flag in re.findall(r"--[a-z][a-z-]+", line)
+    }
+    assert shown <= known
+    assert shown or command != "build"
