@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from omruntime.block_pool import BlockPool
 from omruntime.errors import PromptTooLongError, RequestError
 from omruntime.prefix_cache import PrefixCache
-from omruntime.sequence import Request, Sequence, SequenceStatus
+from omruntime.sequence import Request, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +128,7 @@ class Admission:
 def _shares(leader: Sequence, sequence: Sequence) -> bool:
     """Whether a leader holds all prompt positions of a sequence but the last."""
     return (
-        leader.status is SequenceStatus.RUNNING
-        and leader.num_computed_tokens >= sequence.num_prompt_tokens - 1
+        leader.num_computed_tokens >= sequence.num_prompt_tokens - 1
         and leader.request.cache_salt == sequence.request.cache_salt
         and leader.request.prompt_token_ids == sequence.request.prompt_token_ids
     )

@@ -110,20 +110,20 @@ def _best_first(weights: Row, indices: TokenIds) -> TokenIds:
 def _pick(weights: Row, uniform: float) -> int:
     """The index at which the running sum of the weights passes `uniform` of their total."""
     if len(weights) <= _MAX_PLAIN_SUM:
-        return _pick_by_sum(weights, uniform)
+        mass = np.cumsum(weights, dtype=np.float64)
+        return _passed(mass, uniform * mass[-1])
     # A running sum is slow, as each step waits for the last: find the block first.
     starts = np.arange(0, len(weights), _BLOCK)
-    blocks = np.add.reduceat(weights, starts)
-    block = _pick_by_sum(blocks, uniform)
-    before, total = blocks[:block].sum(dtype=np.float64), blocks.sum(dtype=np.float64)
-    within = weights[starts[block] : starts[block] + _BLOCK]
-    share = (uniform * total - before) / blocks[block]
-    return int(starts[block]) + _pick_by_sum(within, max(0.0, float(share)))
+    mass = np.cumsum(np.add.reduceat(weights, starts), dtype=np.float64)
+    target = uniform * mass[-1]
+    block = _passed(mass, target)
+    before = mass[block - 1] if block > 0 else 0.0
+    within = np.cumsum(weights[block * _BLOCK : (block + 1) * _BLOCK], dtype=np.float64)
+    return block * _BLOCK + _passed(within, target - before)
 
 
-def _pick_by_sum(weights: Row, uniform: float) -> int:
-    mass = np.cumsum(weights, dtype=np.float64)
-    choice = np.searchsorted(mass, uniform * mass[-1], side="right")
-    # Rounding may lift the target to the total; an index without weight is never returned.
+def _passed(mass: NDArray[np.float64], target: float) -> int:
+    """The first index whose running sum passes the target; never one without weight."""
+    # Rounding may lift the target to the total or above.
     last = np.searchsorted(mass, mass[-1], side="left")
-    return int(min(choice, last))
+    return int(min(np.searchsorted(mass, target, side="right"), last))

@@ -77,8 +77,9 @@ class SamplingParams:
         _require_range("top_k", self.top_k, -1, None)
         _require_range("top_p", self.top_p, 0.0, 1.0)
         if self.top_p == 0.0:
-            raise RequestError("top_p is 0, wanted above 0 and up to 1; for the best token alone "
-                               "set temperature 0")
+            raise RequestError(
+                "top_p is 0, wanted above 0 and up to 1; for the best token alone set temperature 0"
+            )
         _require_range("min_p", self.min_p, 0.0, 1.0)
         _require_range("seed", self.seed, 0, MAX_SEED)
         _require_range("presence_penalty", self.presence_penalty, -2.0, 2.0)
@@ -91,8 +92,9 @@ class SamplingParams:
         for token_id, bias in self.logit_bias.items():
             _require_range(f"logit_bias[{token_id}]", bias, -MAX_LOGIT_BIAS, MAX_LOGIT_BIAS)
         if "" in self.stop:
-            raise RequestError("stop holds an empty string, which would end every answer at once; "
-                               "leave it out")
+            raise RequestError(
+                "stop holds an empty string, which would end every answer at once; leave it out"
+            )
 
     def require_vocabulary(self, vocab_size: int) -> None:
         """Check every token id against the model.
@@ -125,9 +127,7 @@ class SamplingParams:
         return self.temperature is not None and self.temperature < 1e-5
 
 
-def _require_range(
-    name: str, value: float | None, least: float | None, most: float | None
-) -> None:
+def _require_range(name: str, value: float | None, least: float | None, most: float | None) -> None:
     if value is None:
         return
     wanted = f"at least {least}" if most is None else f"{least} to {most}"

@@ -203,7 +203,7 @@ class Scheduler:
         num_spare = self._admission.num_spare(self._running.values()) if self._waiting else 0
         for sequence in self._waiting:
             full = len(self._running) >= self._max_num_seqs or num_spare < 1
-            if full or len(looked_past) > MAX_LOOKED_PAST:
+            if full or len(looked_past) >= MAX_LOOKED_PAST:
                 return
             leader = self._live.get(sequence.request.leader_id or "")
             if self._admission.waits_for(sequence, leader):
@@ -225,7 +225,6 @@ class Scheduler:
         sequence.status = SequenceStatus.RUNNING
         sequence.block_table = list(reuse.block_ids)
         sequence.num_computed_tokens = reuse.num_tokens
-        sequence.num_overtakes = 0
         if sequence.num_preemptions == 0:
             sequence.num_cached_tokens = reuse.num_cached_tokens
             self.num_prefix_hit_tokens += reuse.num_cached_tokens

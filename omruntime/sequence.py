@@ -60,7 +60,7 @@ class Sequence:
         num_computed_tokens: Positions whose keys and values are in the pool.
         arrival: Rank of arrival; the order of admission and, reversed, of preemption.
         num_cached_tokens: Prompt tokens that the first admission found in the prefix cache.
-        num_overtakes: Later arrivals admitted since this one began to wait for blocks.
+        num_overtakes: Later arrivals that were admitted while this one waited for blocks.
         block_keys: Of the full blocks, as far as the prefix cache has asked; see `BlockKey`.
         submitted_at, scheduled_at, first_token_at: Seconds of `time.monotonic`.
     """

@@ -1,0 +1,373 @@
+"""Random request streams against pool, prefix cache and scheduler.
+
+A simulated KV pool remembers which token history was written to every slot. Each step checks
+that a row's past is exactly its own history, whatever was shared, copied, evicted or computed
+again. `test_mutations.py` proves that the machine notices when a rule is broken.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from omruntime.block_key import sha256_digest
+from omruntime.block_pool import BlockPool
+from omruntime.buckets import Bucket, BucketTable, Phase
+from omruntime.errors import OverloadedError, RequestError
+from omruntime.limits import EngineLimits
+from omruntime.prefix_cache import PrefixCache
+from omruntime.sampling_params import SamplingParams
+from omruntime.scheduler import Scheduler
+from omruntime.sequence import FinishReason, Request, Sequence, SequenceStatus
+from omruntime.step import RowPlan, SampledToken, SamplingFailure, StepPlan
+
+EOS, STOP = 8, 9
+MAX_MODEL_LEN = 20
+POISON = -1
+
+
+class SimulatedKV:
+    """What every slot holds: the id of a token history, equal only for equal histories."""
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self._slots: dict[tuple[int, int], int] = {}
+        self._history_ids: dict[tuple[object, int], int] = {}
+
+    def history(self, sequence: Sequence) -> list[int]:
+        """For each known position the id of salt and tokens up to and with it."""
+        ids: list[int] = []
+        parent: object = sequence.request.cache_salt
+        for token_id in sequence.token_ids:
+            parent = self._history_ids.setdefault((parent, token_id), len(self._history_ids))
+            ids.append(parent)
+        return ids
+
+    def read(self, block_table: list[int], num_tokens: int) -> list[int]:
+        return [self._slots.get(self._slot(block_table, p), POISON) for p in range(num_tokens)]
+
+    def copy_blocks(self, copies: tuple[tuple[int, int], ...]) -> None:
+        sources, targets = [s for s, _ in copies], [t for _, t in copies]
+        assert len(set(targets)) == len(targets), "one block is the target of two copies"
+        assert not set(sources) & set(targets), "a block is source and target"
+        for source, target in copies:
+            for offset in range(self.block_size):
+                self._slots[target, offset] = self._slots.get((source, offset), POISON)
+
+    def write(self, row: RowPlan, values: list[int]) -> None:
+        for position, value in enumerate(values, row.start):
+            self._slots[self._slot(row.sequence.block_table, position)] = value
+
+    def _slot(self, block_table: list[int], position: int) -> tuple[int, int]:
+        return block_table[position // self.block_size], position % self.block_size
+
+
+def make_table(block_size: int, prefill: list[tuple[int, int]], max_rows: int) -> BucketTable:
+    """Buckets over half and over all of the longest past."""
+    longest = -(-MAX_MODEL_LEN // block_size)
+    shapes = [(Phase.PREFILL, *shape) for shape in prefill]
+    shapes += [(Phase.DECODE, 1, 1), (Phase.DECODE, max_rows, 1)]
+    return BucketTable(
+        (Bucket(*shape, past_blocks) for shape in shapes for past_blocks in (1, longest)),
+        block_size,
+    )
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Arrivals, steps, failures, aborts and flushes in any order."""
+
+    @initialize(
+        seed=st.integers(0, 2**20),
+        block_size=st.sampled_from([1, 2, 4]),
+        prefill=st.sampled_from([[(1, 8)], [(1, 4), (2, 4)], [(1, 2), (1, 6), (3, 6)]]),
+        max_rows=st.integers(1, 4),
+        cache=st.sampled_from(["none", "sha256", "weak"]),
+    )
+    def start(
+        self, seed: int, block_size: int, prefill: list[tuple[int, int]], max_rows: int, cache: str
+    ) -> None:
+        self.random = random.Random(seed)
+        # From just enough for one sequence to enough for a few.
+        num_blocks = -(-MAX_MODEL_LEN // block_size) + 1 + self.random.randrange(5)
+        limits = EngineLimits(
+            num_blocks=num_blocks,
+            max_num_seqs=self.random.randint(2, 7),
+            max_model_len=MAX_MODEL_LEN,
+            max_chunk_tokens=self.random.choice([2, 4, 8]),
+            max_queued_requests=6,
+            max_queued_tokens=60,
+        )
+        self.kv = SimulatedKV(block_size)
+        self.pool = BlockPool(num_blocks)
+        self.cache: PrefixCache | None = None
+        if cache != "none":
+            digest = sha256_digest if cache == "sha256" else lambda data: sha256_digest(data)[:1]
+            self.cache = PrefixCache(self.pool, block_size, "model", digest)
+        table = make_table(block_size, prefill, max_rows)
+        self.scheduler = Scheduler(limits, table, self.pool, self.cache, [EOS])
+        self.live: dict[str, Sequence] = {}
+        self.answers: dict[str, list[int]] = {}
+        self.num_requests = 0
+        self.recent: deque[tuple[str, list[int]]] = deque(maxlen=6)
+
+    @rule(num_shared=st.integers(0, 10), num_own=st.integers(0, 4), salt=st.sampled_from(["", "a"]))
+    def arrive(self, num_shared: int, num_own: int, salt: str) -> None:
+        """One request; beginnings are shared, single tokens come from a small alphabet."""
+        own = [self.random.randrange(3) for _ in range(num_own)]
+        self.add([0, 1, 2, 0, 0, 1, 1, 2, 2, 0][:num_shared] + own, salt, None)
+
+    @rule(num_prompt=st.integers(1, 9), num_siblings=st.integers(1, 4))
+    def arrive_as_group(self, num_prompt: int, num_siblings: int) -> None:
+        """Several answers to one prompt, the first of them leading."""
+        prompt = [self.random.randrange(3) for _ in range(num_prompt)]
+        leader_id = self.add(prompt, "", None)
+        for _ in range(num_siblings):
+            self.add(prompt, "", leader_id)
+
+    @rule()
+    def follow_up(self) -> None:
+        """A running answer so far comes back as a prompt."""
+        running = [s for s in self.live.values() if s.status is SequenceStatus.RUNNING]
+        if running:
+            sequence = self.random.choice(running)
+            salt = sequence.request.cache_salt
+            self.add([*sequence.token_ids, self.random.randrange(3)], salt, None)
+
+    @rule(num_prompt=st.integers(2, 9), num_steps=st.integers(2, 9))
+    def leader_leaves(self, num_prompt: int, num_steps: int) -> None:
+        """The first of a group goes as soon as another one holds its blocks."""
+        prompt = [self.random.randrange(3) for _ in range(num_prompt)]
+        leader_id = self.add(prompt, "", None)
+        for _ in range(num_steps):
+            self.run_step()
+        self.add(prompt, "", leader_id)
+        # Another prompt's prefill leaves the sharer without a step of its own so far.
+        self.add([2, 1, 0, 2], "a", None)
+        self.run_step()
+        leader = self.live.get(leader_id)
+        if leader is not None and self.shares_a_block(leader):
+            self.abort(leader, None)
+
+    @rule(num_steps=st.integers(1, 5))
+    def step(self, num_steps: int) -> None:
+        for _ in range(num_steps):
+            self.run_step()
+
+    @rule()
+    def run_long(self) -> None:
+        """Long enough for answers to outgrow the pool."""
+        for _ in range(20):
+            self.run_step()
+
+    @precondition(lambda self: self.live)
+    @rule(kind=st.sampled_from(["step", "sampling", "abort", "abort sharer", "abort in flight"]))
+    def mishap(self, kind: str) -> None:
+        if kind == "step":
+            self.step_fails()
+        elif kind == "sampling":
+            self.sampling_fails()
+        else:
+            plan = self.plan_step() if kind == "abort in flight" else None
+            sharers = [s for s in self.live.values() if self.shares_a_block(s)]
+            if kind == "abort sharer" and sharers:
+                self.abort(min(sharers, key=lambda s: s.arrival), plan)
+            else:
+                self.abort(self.random.choice(list(self.live.values())), plan)
+
+    def shares_a_block(self, sequence: Sequence) -> bool:
+        return any(self.pool.reference_count(b) > 1 for b in sequence.block_table)
+
+    def step_fails(self) -> None:
+        """The device dies half way: the written slots are undefined."""
+        plan = self.plan_step()
+        self.kv.copy_blocks(plan.block_copies)
+        for row in plan.rows:
+            self.kv.write(row, [POISON] * row.num_tokens)
+        failed = self.scheduler.fail(plan)
+        assert failed == [row.sequence for row in plan.rows]
+        for sequence in failed:
+            self.expect_finished(sequence, FinishReason.ERROR)
+
+    def sampling_fails(self) -> None:
+        """One row has no next token; the others go on."""
+        plan = self.plan_step()
+        self.execute(plan)
+        sampled = self.sample(plan)
+        index = self.random.randrange(len(plan.rows))
+        sampled[index] = SamplingFailure("not a number")
+        self.take_over(plan, sampled)
+        assert plan.rows[index].sequence.finish_reason is FinishReason.ERROR
+
+    def abort(self, sequence: Sequence, plan: StepPlan | None) -> None:
+        """End one sequence, before or within the step of `plan`; the second time is no use."""
+        assert self.scheduler.abort(sequence.request_id) is sequence
+        self.expect_finished(sequence, FinishReason.ABORT)
+        assert self.scheduler.abort(sequence.request_id) is None
+        if plan is not None:
+            self.scheduler.check()
+            self.execute(plan)
+            self.take_over(plan, self.sample(plan))
+
+    @rule()
+    def flush(self) -> None:
+        if self.cache is not None and self.random.random() < 0.3:
+            self.cache.flush()
+
+    @invariant()
+    def holds_together(self) -> None:
+        if not hasattr(self, "scheduler"):
+            return
+        self.scheduler.check()
+        assert self.scheduler.num_running + self.scheduler.num_waiting == len(self.live)
+        for request_id, sequence in self.live.items():
+            answer = sequence.token_ids[sequence.num_prompt_tokens :]
+            assert answer == self.answers[request_id], "tokens were lost or made up"
+
+    @invariant()
+    def cache_tells_the_truth(self) -> None:
+        """What it would give to anyone is what was computed for exactly these tokens."""
+        if getattr(self, "cache", None) is None:
+            return
+        for salt, token_ids in self.recent:
+            probe = Sequence.of(Request("probe", (*token_ids, 0), SamplingParams(), salt), 0)
+            block_ids = self.cache.match(probe)
+            num_tokens = len(block_ids) * self.kv.block_size
+            held = self.kv.read(block_ids, num_tokens)
+            assert held == self.kv.history(probe)[:num_tokens], "the cache names a changed block"
+
+    def teardown(self) -> None:
+        """Without arrivals everything finishes, in steps bounded by the tokens that are left."""
+        if not hasattr(self, "scheduler"):
+            return
+        for _ in range(8 * MAX_MODEL_LEN * (len(self.live) + 1)):
+            if not self.live:
+                break
+            self.run_step()
+        assert not self.live, "requests starve"
+        assert self.scheduler.schedule() is None
+        assert self.pool.num_referenced == 0
+        self.scheduler.check()
+
+    def add(self, prompt: list[int], salt: str, leader_id: str | None) -> str:
+        self.num_requests += 1
+        request_id = f"r{self.num_requests}"
+        params = SamplingParams(
+            max_new_tokens=self.random.choice([None, None, 1, 5, 12]),
+            ignore_eos=self.random.random() < 0.5,
+            stop_token_ids=(STOP,),
+        )
+        request = Request(request_id, tuple(prompt), params, salt, leader_id)
+        try:
+            self.live[request_id] = self.scheduler.add(request)
+            self.answers[request_id] = []
+        except RequestError:
+            assert not 0 < len(prompt) < MAX_MODEL_LEN
+        except OverloadedError:
+            assert self.scheduler.num_waiting > 0
+        return request_id
+
+    def run_step(self) -> None:
+        if self.live:
+            plan = self.plan_step()
+            self.execute(plan)
+            self.take_over(plan, self.sample(plan))
+        else:
+            assert self.scheduler.schedule() is None
+
+    def plan_step(self) -> StepPlan:
+        running = [s for s in self.live.values() if s.status is SequenceStatus.RUNNING]
+        plan = self.scheduler.schedule()
+        assert plan is not None, "idle although requests are live"
+        self.scheduler.check()
+        preempted = [s.arrival for s in running if s.status is SequenceStatus.WAITING]
+        kept = [s.arrival for s in running if s.status is SequenceStatus.RUNNING]
+        assert min(preempted, default=1) > max(kept, default=0) or not preempted
+        num_tokens = max(row.num_tokens for row in plan.rows)
+        past_blocks = -(-max(row.start for row in plan.rows) // self.kv.block_size)
+        assert plan.bucket.covers(len(plan.rows), num_tokens, past_blocks)
+        return plan
+
+    def execute(self, plan: StepPlan) -> None:
+        """Read every past, then write: rows of one step do not see each other."""
+        self.kv.copy_blocks(plan.block_copies)
+        rows = [r for r in plan.rows if r.sequence.status is SequenceStatus.RUNNING]
+        values = []
+        for row in rows:
+            history = self.kv.history(row.sequence)
+            past = self.kv.read(row.sequence.block_table, row.start)
+            assert past == history[: row.start], f"{row.sequence.request_id} reads a foreign past"
+            values.append(history[row.start : row.start + row.num_tokens])
+            assert row.samples == (row.start + row.num_tokens == len(history))
+        for row, new in zip(rows, values, strict=True):
+            self.kv.write(row, new)
+
+    def sample(self, plan: StepPlan) -> list[SampledToken | SamplingFailure | None]:
+        # Ends are rare enough that answers outgrow the pool.
+        token_ids = self.random.choices([0, 1, 2, EOS, STOP], [14, 14, 14, 1, 1], k=len(plan.rows))
+        return [
+            SampledToken(token_id) if row.samples else None
+            for row, token_id in zip(plan.rows, token_ids, strict=True)
+        ]
+
+    def take_over(
+        self, plan: StepPlan, sampled: list[SampledToken | SamplingFailure | None]
+    ) -> None:
+        expected = []
+        for row, token in zip(plan.rows, sampled, strict=True):
+            sequence = row.sequence
+            if sequence.status is SequenceStatus.FINISHED:
+                continue
+            if isinstance(token, SampledToken):
+                self.answers[sequence.request_id].append(token.token_id)
+            reason = self.naive_reason(sequence, token)
+            if reason is not None:
+                expected.append((sequence, reason))
+        assert self.scheduler.update(plan, sampled) == [s for s, _ in expected]
+        for sequence, reason in expected:
+            self.expect_finished(sequence, reason)
+
+    def naive_reason(
+        self, sequence: Sequence, token: SampledToken | SamplingFailure | None
+    ) -> FinishReason | None:
+        if isinstance(token, SamplingFailure):
+            return FinishReason.ERROR
+        if token is None:
+            return None
+        params, answer = sequence.params, self.answers[sequence.request_id]
+        if token.token_id == STOP or (token.token_id == EOS and not params.ignore_eos):
+            return FinishReason.STOP
+        most = params.max_new_tokens or MAX_MODEL_LEN
+        full = sequence.num_prompt_tokens + len(answer) == MAX_MODEL_LEN
+        return FinishReason.LENGTH if full or len(answer) == most else None
+
+    def expect_finished(self, sequence: Sequence, reason: FinishReason) -> None:
+        assert sequence.status is SequenceStatus.FINISHED
+        assert sequence.finish_reason is reason
+        assert not sequence.block_table
+        self.recent.append((sequence.request.cache_salt, sequence.token_ids))
+        del self.live[sequence.request_id], self.answers[sequence.request_id]
+
+
+MACHINE_SETTINGS = settings(
+    max_examples=300,
+    stateful_step_count=50,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def test_no_stream_of_requests_breaks_the_scheduler() -> None:
+    run_state_machine_as_test(SchedulerMachine, settings=MACHINE_SETTINGS)

@@ -1,0 +1,42 @@
+"""Every setting is checked by itself, and the message names it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from omruntime.errors import ConfigError
+from omruntime.settings import EngineSettings
+
+
+def test_defaults_are_valid_and_leave_the_limits_to_the_bundle() -> None:
+    settings = EngineSettings()
+    assert settings.device == "cpu"
+    assert settings.max_num_seqs is None
+    assert settings.max_model_len is None
+    assert settings.max_chunk_tokens is None
+
+
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [
+        ("kv_memory_mib", 1),
+        ("num_blocks", 2),
+        ("max_num_seqs", 1),
+        ("max_model_len", 2),
+        ("max_chunk_tokens", 2),
+        ("max_queued_requests", 1),
+        ("max_queued_tokens", 1),
+        ("num_threads", 0),
+    ],
+)
+def test_least_value_is_taken_and_one_less_refused(name: str, least: int) -> None:
+    assert getattr(dataclasses.replace(EngineSettings(), **{name: least}), name) == least
+    with pytest.raises(ConfigError, match=rf"{name} is {least - 1}, wanted at least {least}"):
+        dataclasses.replace(EngineSettings(), **{name: least - 1})
+
+
+def test_settings_cannot_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        EngineSettings().num_threads = 3  # type: ignore[misc]
