@@ -23,7 +23,7 @@ from omruntime.errors import OmError, ShuttingDownError
 from omruntime.limits import EngineLimits, resolve_limits
 from omruntime.manifest import Manifest
 from omruntime.outputs import EngineLoad, TokenDelta
-from omruntime.sequence import Request
+from omruntime.sequence import FinishReason, Request
 from omruntime.settings import EngineSettings
 from omruntime.token_stream import TokenStream, deliver
 
@@ -43,6 +43,7 @@ class _Abort:
     """`found` is told whether the request was live; None when nobody waits."""
 
     request_id: str
+    reason: FinishReason
     found: asyncio.Future[bool] | None
 
 
@@ -148,13 +149,17 @@ class AsyncEngine:
             Whether such a request was live.
         """
         found: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._put(_Abort(request_id, found))
+        self._put(_Abort(request_id, FinishReason.ABORT, found))
         return await found
 
-    def cancel(self, request_id: str) -> None:
-        """End a request whose reader has gone; does not wait, and never fails."""
+    def cancel(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> None:
+        """End a request that nobody needs to go on; does not wait, and never fails.
+
+        Args:
+            reason: STOP when the text layer found a stop string.
+        """
         try:
-            self._put(_Abort(request_id, None))
+            self._put(_Abort(request_id, reason, None))
         except ShuttingDownError:
             return  # everything was aborted already
 
@@ -254,7 +259,7 @@ class AsyncEngine:
         _call_soon(command.stream.loop, self._accept, command)
 
     def _abort(self, engine: Engine, command: _Abort) -> list[EngineOutput]:
-        aborted = engine.abort(command.request_id)
+        aborted = engine.abort(command.request_id, command.reason)
         if command.found is not None:
             _resolve(command.found, aborted is not None)
         return [] if aborted is None else [aborted]

@@ -115,9 +115,11 @@ class Engine:
         at = time.monotonic() if submitted_at is None else submitted_at
         self._scheduler.add(request, at)
 
-    def abort(self, request_id: str) -> EngineOutput | None:
+    def abort(
+        self, request_id: str, reason: FinishReason = FinishReason.ABORT
+    ) -> EngineOutput | None:
         """End a request now and free its blocks; None when no such request is live."""
-        sequence = self._scheduler.abort(request_id)
+        sequence = self._scheduler.abort(request_id, reason)
         return None if sequence is None else (request_id, self._last_delta(sequence))
 
     def abort_all(self) -> list[EngineOutput]:

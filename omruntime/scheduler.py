@@ -160,11 +160,15 @@ class Scheduler:
             self._finish(sequence, FinishReason.ERROR)
         return failed
 
-    def abort(self, request_id: str) -> Sequence | None:
-        """Finish a live request now, whatever its state; None when no live one has the id."""
+    def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> Sequence | None:
+        """Finish a live request now, whatever its state; None when no live one has the id.
+
+        Args:
+            reason: STOP when the text layer found a stop string.
+        """
         sequence = self._live.get(request_id)
         if sequence is not None:
-            self._finish(sequence, FinishReason.ABORT)
+            self._finish(sequence, reason)
         return sequence
 
     def check(self) -> None:

@@ -18,7 +18,7 @@ from omruntime.manifest import ModelFacts
 from omruntime.outputs import TokenDelta
 from omruntime.sampling_params import SamplingParams
 from omruntime.seeds import seed_of_choice, with_seed
-from omruntime.sequence import Request
+from omruntime.sequence import FinishReason, Request
 from server.answer_text import AnswerText
 from server.answers import join_deltas
 from server.prompt import MAX_INLINE_CHARS, PromptEncoder
@@ -87,7 +87,7 @@ class TextGenerator:
                     was_stopped = answer.text.stopped
                     text_delta = answer.text.accept(delta)
                     if answer.text.stopped and not (was_stopped or answer.text.finished):
-                        self._engine.cancel(answer.engine_id)
+                        self._engine.cancel(answer.engine_id, FinishReason.STOP)
                     if text_delta is not None:
                         yield text_delta
         finally:

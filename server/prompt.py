@@ -43,7 +43,7 @@ class PromptEncoder:
             )
         token_ids = await self._token_ids(request)
         if not token_ids:
-            raise RequestError(f"{given[0]} is empty: the model needs at least one token")
+            raise RequestError(f"{given[0]} gives no token, wanted at least one")
         self.require_known(token_ids)
         return token_ids
 

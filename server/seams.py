@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from omruntime.limits import EngineLimits
 from omruntime.manifest import Manifest
 from omruntime.outputs import EngineLoad, TokenDelta
-from omruntime.sequence import Request
+from omruntime.sequence import FinishReason, Request
 from server.text import ChatMessage, TextDelta, TextRequest
 
 
@@ -56,8 +56,8 @@ class TokenEngine(Protocol):
         """
         ...
 
-    def cancel(self, request_id: str) -> None:
-        """End a request soon, with ABORT on its stream; nothing when there is none."""
+    def cancel(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> None:
+        """End a request soon, with `reason` on its stream; nothing when there is none."""
 
 
 class EngineLike(TokenEngine, Protocol):

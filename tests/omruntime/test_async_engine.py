@@ -230,3 +230,14 @@ def test_limits_beyond_the_bundle_are_refused(toy_bundle: Path) -> None:
     for name, most in (("max_num_seqs", 16), ("max_model_len", 64), ("max_chunk_tokens", 16)):
         with pytest.raises(ConfigError, match=rf"{name} is {most + 1}.*at most {most}"):
             AsyncEngine.open(toy_bundle, EngineSettings(**{name: most + 1}))  # type: ignore[arg-type]
+
+
+def test_an_end_by_stop_string_counts_as_stop(toy_bundle: Path) -> None:
+    async def main() -> None:
+        async with running(toy_bundle) as engine:
+            stream = await engine.submit(Request("r", (1,), replace(GREEDY, max_new_tokens=60)))
+            engine.cancel("r", FinishReason.STOP)
+            assert (await read_all(stream)).finish_reason is FinishReason.STOP
+            assert engine.load().num_finished["stop"] == 1
+
+    asyncio.run(main())

@@ -73,7 +73,7 @@ class ScriptedEngine:
         self.live.add(request.request_id)
         return self._play(request)
 
-    def cancel(self, request_id: str) -> None:
+    def cancel(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> None:
         """The stream ends with ABORT instead of its next delta."""
         self.cancelled.append(request_id)
         self.live.discard(request_id)

@@ -1,6 +1,7 @@
 """Detokenizer: joined pieces equal one decode, and no piece ends inside a character."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -78,6 +79,14 @@ def test_leading_spaces_and_indentation_survive(decoder: str) -> None:
     assert pieces == [first, " world", " ,", "    ", ".", ""]
 
 
+@pytest.mark.parametrize("decoder", METASPACE_DECODERS)
+def test_a_token_without_text_does_not_eat_the_space_after_it(decoder: str) -> None:
+    words = ["▁Hello", "", "▁", "", "▁world"]
+    token_ids = [METASPACE_TOKENS.index(word) for word in words]
+    tokenizer = METASPACE[decoder]
+    assert "".join(pieces_of(tokenizer, token_ids)) == tokenizer.decode(token_ids)
+
+
 def test_a_wrong_byte_spoils_its_whole_run_of_byte_tokens() -> None:
     """So a character of byte tokens goes out only with the token after the run."""
     e_acute = [3 + byte for byte in "é".encode()]
@@ -101,17 +110,17 @@ def test_garbage_without_end_is_held_and_its_end_is_found() -> None:
     assert pieces == [""] * 50 + ["\ufffd" * 50 + "x", "x", ""]
 
 
-def test_smollm2_gives_the_known_characters() -> None:
+def test_smollm2_gives_the_known_characters(smollm2_gguf: Path) -> None:
     """BL-19: on S, [10813, 116, 243] is one character and 10813 twice is two broken ones."""
-    assert pieces_of(smollm2(), [10813, 116, 243]) == ["", "", "🦙", ""]
-    assert pieces_of(smollm2(), [10813, 10813]) == ["", "", "\ufffd\ufffd"]
+    assert pieces_of(smollm2(smollm2_gguf), [10813, 116, 243]) == ["", "", "🦙", ""]
+    assert pieces_of(smollm2(smollm2_gguf), [10813, 10813]) == ["", "", "\ufffd\ufffd"]
 
 
 @settings(deadline=None, max_examples=100)
 @given(data=st.data())
-def test_smollm2_pieces_join_to_one_decode(data: st.DataObject) -> None:
+def test_smollm2_pieces_join_to_one_decode(smollm2_gguf: Path, data: st.DataObject) -> None:
     """BL-19: over the whole vocabulary, and over tokens that break characters."""
-    tokenizer = smollm2()
+    tokenizer = smollm2(smollm2_gguf)
     broken = broken_ids(tokenizer)
     ids = st.one_of(st.integers(0, 49160), st.sampled_from(broken))
     token_ids = data.draw(st.lists(ids, max_size=60))

@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from server.stop_strings import StopMatcher
@@ -39,6 +39,7 @@ def search_pieces(
     return sent + matcher.flush(), None
 
 
+@example(text="aabaaabaaac", stop=["aabaaac"], places=[], include=False)
 @given(text=texts, stop=stops, places=st.lists(st.integers(0, 30)), include=st.booleans())
 def test_any_cutting_gives_what_one_search_gives(
     text: str, stop: list[str], places: list[int], include: bool

@@ -182,7 +182,7 @@ def test_a_damaged_configuration_is_refused(tmp_path: Path, config: str) -> None
         Tokenizer.load(folder)
 
 
-def test_smollm2_encodes_as_known() -> None:
+def test_smollm2_encodes_as_known(smollm2_gguf: Path) -> None:
     """BL-12, BL-30: "Hello" is [19556] without BOS, and "" has no token."""
-    assert smollm2().encode_text("Hello") == (19556,)
-    assert smollm2().encode_text("") == ()
+    assert smollm2(smollm2_gguf).encode_text("Hello") == (19556,)
+    assert smollm2(smollm2_gguf).encode_text("") == ()
