@@ -1,0 +1,1 @@
+"""An exported graph into a bundle: build, verify, inspect."""

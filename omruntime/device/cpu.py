@@ -25,7 +25,10 @@ class HostBuffer:
     """A run of zeroed host memory; zeroed so that padding never reads NaN."""
 
     def __init__(self, nbytes: int) -> None:
-        self.bytes: NDArray[np.uint8] = np.zeros(nbytes, np.uint8)
+        # Written, not just reserved: a pool that the machine cannot hold fails here and not under
+        # load, and no request pays for the first touch of a page.
+        self.bytes: NDArray[np.uint8] = np.empty(nbytes, np.uint8)
+        self.bytes.fill(0)
 
     @property
     def nbytes(self) -> int:

@@ -1,0 +1,46 @@
+# demo: a small model end to end on this machine; test: all checks; see README.md.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+TORCH := torch==2.13.0
+
+.PHONY: demo test lint bench proto clean
+
+demo: $(VENV)/.installed
+	$(BIN)/python -m demo.demo
+
+test: lint
+	$(BIN)/pytest
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.installed-dev
+	$(BIN)/python -m bench.run
+
+# Writes server/pb/ anew; a test compares it with proto/.
+proto: $(VENV)/.installed-dev
+	$(BIN)/python -m grpc_tools.protoc -Iserver/pb=proto/omserve/v1 \
+		--python_out=. --pyi_out=. --grpc_python_out=. proto/omserve/v1/*.proto
+
+clean:
+	rm -rf $(VENV) .cache build dist *.egg-info
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+$(VENV)/.created:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	touch $@
+
+# torch goes first and alone, so that a CPU build that pip already knows of is taken as it is.
+$(VENV)/.installed: $(VENV)/.created pyproject.toml
+	$(BIN)/python -m pip install --quiet '$(TORCH)'
+	$(BIN)/python -m pip install --quiet --editable '.[demo]'
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --group dev
+	touch $@

@@ -1,0 +1,144 @@
+"""One build: estimates, export into a building folder, manifest, publication.
+
+Owns the order of these steps. The exporter is passed in, so nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import errno
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from atc_pipeline.building_folder import BuildingFolder
+from atc_pipeline.bundle import BuildRecord, ExportedGraph, write_manifest
+from atc_pipeline.resources import available_memory_bytes, mib, require_disk, require_memory
+from omruntime.errors import ConfigError, ExportError
+from omruntime.manifest import Manifest
+
+Progress = Callable[[str], None]
+Exporter = Callable[[Path, Progress], ExportedGraph]
+
+BUILT_IN_TARGETS = ("cpu",)
+_FLOAT32_BYTES = 4
+_SCRATCH = ".scratch"
+
+
+@dataclass(frozen=True, slots=True)
+class BuildNeeds:
+    """What a build is expected to take; a need of 0 is unknown and not checked."""
+
+    memory_bytes: int
+    disk_bytes: int
+
+    @staticmethod
+    def of_parameters(num_parameters: int | None) -> BuildNeeds:
+        """The estimate for a checkpoint of so many weights.
+
+        The checkpoint, the traced graph, its serialised form and ONNX Runtime's copy are in
+        memory at once, on top of the libraries; one float32 copy goes to disk, twice while
+        the graph is written.
+        """
+        if num_parameters is None:
+            return BuildNeeds(0, 0)
+        weight_bytes = num_parameters * _FLOAT32_BYTES
+        return BuildNeeds(4 * weight_bytes + (1 << 30), 2 * weight_bytes + (64 << 20))
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRequest:
+    """One build, apart from how the checkpoint is exported."""
+
+    output: Path
+    record: BuildRecord
+    needs: BuildNeeds
+
+
+def require_built_in(target: str) -> None:
+    """Refuse a target that this build cannot compile for.
+
+    Raises:
+        ConfigError: The message names the target and those that are built in.
+    """
+    if target not in BUILT_IN_TARGETS:
+        raise ConfigError(
+            f"target {target} is not built in yet; built in are: {', '.join(BUILT_IN_TARGETS)}"
+        )
+
+
+def require_room(needs: BuildNeeds, folder: Path) -> None:
+    """Compare the estimate with this machine before anything is loaded.
+
+    Raises:
+        ExportError: Memory or disk space will not suffice.
+    """
+    require_memory(needs.memory_bytes, available_memory_bytes())
+    require_disk(folder, needs.disk_bytes)
+
+
+def fill_bundle(
+    building: BuildingFolder, record: BuildRecord, export: Exporter, progress: Progress
+) -> tuple[Manifest, tuple[str, ...]]:
+    """Export into the building folder and put the finished bundle under its name.
+
+    Returns:
+        The manifest and the export's warnings.
+
+    Raises:
+        ExportError: The export failed, or memory or disk space ran out; nothing is published.
+    """
+    with _named_shortages(building.path):
+        with _scratch_folder(building.path):
+            graph = export(building.path, progress)
+        progress("hashing files")
+        manifest = write_manifest(building.path, graph, record)
+        progress("publishing")
+        building.publish()
+    return manifest, graph.warnings
+
+
+@contextmanager
+def _scratch_folder(parent: Path) -> Iterator[None]:
+    """Let temporary files lie where there is room for the bundle, not in a small /tmp."""
+    before = tempfile.tempdir
+    with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=parent) as scratch:
+        tempfile.tempdir = scratch
+        try:
+            yield
+        finally:
+            tempfile.tempdir = before
+
+
+@contextmanager
+def _named_shortages(folder: Path) -> Iterator[None]:
+    """Say "memory" or "disk space" when that is why a library failed."""
+    try:
+        yield
+    except MemoryError as error:
+        raise ExportError(_no_memory(error)) from error
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        where = error.filename or folder
+        raise ExportError(
+            f"no disk space left while writing {where}: {error.strerror}; "
+            f"{mib(_written_bytes(folder))} were written; free some or choose another --output"
+        ) from error
+    except RuntimeError as error:
+        # What torch and ONNX Runtime raise for a failed allocation.
+        if "alloc" not in str(error):
+            raise
+        raise ExportError(_no_memory(error)) from error
+
+
+def _no_memory(error: Exception) -> str:
+    return (
+        f"memory ran out during the build ({error}); this process can still have "
+        f"{mib(available_memory_bytes())}; raise the limit or build on a larger machine"
+    )
+
+
+def _written_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -1,0 +1,48 @@
+"""StageProgress: one line for each stage of a command, with the time it took."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Self, TextIO
+
+
+class StageProgress:
+    """Writes `[2] tracing ... 12.3 s`; call it at the start of each stage, inside `with`."""
+
+    def __init__(self, stream: TextIO, num_stages: int | None = None) -> None:
+        self._stream = stream
+        self._of = "" if num_stages is None else f"/{num_stages}"
+        self._count = 0
+        self._started_s: float | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the last stage; after an error without a time, as it did not get there."""
+        if kind is None:
+            self._finish()
+        elif self._started_s is not None:
+            self._write("\n")
+
+    def __call__(self, stage: str) -> None:
+        """End the running stage and begin the one that `stage` names."""
+        self._finish()
+        self._count += 1
+        self._started_s = time.monotonic()
+        self._write(f"[{self._count}{self._of}] {stage} ... ")
+
+    def _finish(self) -> None:
+        if self._started_s is not None:
+            self._write(f"{time.monotonic() - self._started_s:.1f} s\n")
+            self._started_s = None
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()

@@ -1,0 +1,176 @@
+"""ModelFacts and KVSpec of a checkpoint: what its files say, under one rule for each fact.
+
+End tokens: generation_config.json, else config.json (or the GGUF), else the tokenizer's eos
+token, else the token that ends a turn in the chat template; the first that names one wins.
+
+Sampling defaults: no generation_config.json gives ours; `do_sample` true (or absent while
+sampling values are given) takes the file's values; explicitly false means greedy, temperature 0.
+The repetition penalty holds either way.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+
+from export.checkpoint import Checkpoint
+from export.spec import DEFAULT_MAX_MODEL_LEN, ExportSpec
+from export.step_shape import StepShape
+from omruntime.errors import ConfigError, ExportError
+from omruntime.manifest import GRAPH_CONTRACT, KVLayout, KVSpec, ModelFacts, SamplingDefaults
+
+DTYPE = "float32"
+LAYOUT = KVLayout.HEAD_MAJOR
+# Raise it when the cpu profile computes other keys or values from the same checkpoint.
+PROFILE_REVISION = "cpu-1"
+_FLOAT_BYTES = 4
+_TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>", "</s>")
+
+
+@dataclass(frozen=True, slots=True)
+class EndTokens:
+    """The ids that end a sequence and where they come from."""
+
+    token_ids: tuple[int, ...]
+    source: str
+
+
+def step_shape(model: PreTrainedModel, block_size: int) -> StepShape:
+    """The sizes of a model's step graph.
+
+    Raises:
+        ExportError: The model has no plain output head.
+    """
+    config = model.config
+    num_heads = int(config.num_attention_heads)
+    # head_dim may be absent, or present and null; both mean the quotient.
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // num_heads
+    head = model.get_output_embeddings()
+    if head is None:
+        raise ExportError(f"{type(model).__name__} has no output head, so it gives no logits")
+    return StepShape(
+        num_layers=int(config.num_hidden_layers),
+        num_kv_heads=int(getattr(config, "num_key_value_heads", None) or num_heads),
+        head_dim=int(head_dim),
+        block_size=block_size,
+        vocab_size=int(head.weight.shape[0]),
+    )
+
+
+def max_model_len(config: PretrainedConfig, spec: ExportSpec) -> int:
+    """The positions to cover: asked for, or the model's own limit up to our default."""
+    return spec.max_model_len or min(int(config.max_position_embeddings), DEFAULT_MAX_MODEL_LEN)
+
+
+def model_facts(
+    checkpoint: Checkpoint,
+    spec: ExportSpec,
+    shape: StepShape,
+    tokenizer: PreTrainedTokenizerFast,
+) -> ModelFacts:
+    """All that serving needs to know.
+
+    Raises:
+        ConfigError: generation_config.json has a value of the wrong type.
+    """
+    config = checkpoint.config
+    ends = end_tokens(checkpoint, tokenizer)
+    architectures = config.architectures or [str(config.model_type)]
+    return ModelFacts(
+        name=spec.name or _default_name(checkpoint),
+        architecture=str(architectures[0]),
+        num_layers=shape.num_layers,
+        num_heads=int(config.num_attention_heads),
+        num_kv_heads=shape.num_kv_heads,
+        head_dim=shape.head_dim,
+        vocab_size=shape.vocab_size,
+        max_model_len=max_model_len(config, spec),
+        max_num_seqs=spec.max_num_seqs,
+        dtype=DTYPE,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_ids=ends.token_ids,
+        eos_source=ends.source,
+        sampling_defaults=sampling_defaults(checkpoint.raw_generation_config),
+    )
+
+
+def kv_spec(shape: StepShape) -> KVSpec:
+    """The paged cache's shape; one block holds keys and values of all layers."""
+    per_token = shape.num_layers * 2 * shape.num_kv_heads * shape.head_dim * _FLOAT_BYTES
+    return KVSpec(LAYOUT, shape.block_size, DTYPE, per_token * shape.block_size)
+
+
+def kv_identity_inputs(config: PretrainedConfig, weights_sha256: str, kv: KVSpec) -> dict[str, str]:
+    """All that decides what a cached key or value is."""
+    rope = getattr(config, "rope_parameters", None)
+    return {
+        "weights_sha256": weights_sha256,
+        "rope": json.dumps(rope, sort_keys=True),
+        "layer_types": json.dumps(getattr(config, "layer_types", None)),
+        "dtype": kv.dtype,
+        "layout": kv.layout.value,
+        "block_size": str(kv.block_size),
+        "graph_contract": str(GRAPH_CONTRACT),
+        "profile_revision": PROFILE_REVISION,
+    }
+
+
+def end_tokens(checkpoint: Checkpoint, tokenizer: PreTrainedTokenizerFast) -> EndTokens:
+    """The end ids by the rule above; none at all is possible and leaves the length limit."""
+    config_name = "the GGUF file" if checkpoint.gguf else "config.json"
+    for source, given in (
+        ("generation_config.json", checkpoint.raw_generation_config.get("eos_token_id")),
+        (config_name, checkpoint.raw_config.get("eos_token_id")),
+        ("the tokenizer", tokenizer.eos_token_id),
+    ):
+        token_ids = _ids(given, source)
+        if token_ids:
+            return EndTokens(token_ids, source)
+    template = str(tokenizer.chat_template or "")
+    for token in _TURN_ENDS:
+        if token in template and token in tokenizer.get_vocab():
+            return EndTokens((int(tokenizer.convert_tokens_to_ids(token)),), "the chat template")
+    return EndTokens((), "none: only the length limit ends an answer")
+
+
+def sampling_defaults(generation_config: Mapping[str, object]) -> SamplingDefaults:
+    """What an unset sampling field means, by the rule above."""
+    ours = SamplingDefaults()
+    greedy = generation_config.get("do_sample") is False
+
+    def number(key: str, default: float) -> float:
+        value = generation_config.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise ConfigError(f"generation_config.json: {key} is {value!r}, wanted a number")
+        return float(value)
+
+    penalty = number("repetition_penalty", ours.repetition_penalty)
+    if greedy:
+        return SamplingDefaults(temperature=0.0, repetition_penalty=penalty)
+    return SamplingDefaults(
+        temperature=number("temperature", ours.temperature),
+        top_p=number("top_p", ours.top_p),
+        top_k=int(number("top_k", ours.top_k)),
+        min_p=number("min_p", ours.min_p),
+        repetition_penalty=penalty,
+    )
+
+
+def _ids(given: object, source: str) -> tuple[int, ...]:
+    listed: Sequence[object] = given if isinstance(given, list | tuple) else [given]
+    found = [value for value in listed if value is not None]
+    if not all(isinstance(value, int) and not isinstance(value, bool) for value in found):
+        raise ConfigError(f"eos_token_id in {source} is {given!r}, wanted an id or a list of ids")
+    return tuple(int(str(value)) for value in found)
+
+
+def _default_name(checkpoint: Checkpoint) -> str:
+    files = checkpoint.files
+    if files.gguf:
+        return files.weights[0].removesuffix(".gguf")
+    return files.folder.resolve().name

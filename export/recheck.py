@@ -1,0 +1,54 @@
+"""The full parity gate again, over a finished bundle and its checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from export.checkpoint import load_model, load_tokenizer, open_checkpoint
+from export.checkpoint_files import find_checkpoint
+from export.facts import step_shape
+from export.paged_runner import open_session
+from export.parity import check_parity
+from export.parity_input import parity_input
+from export.spec import ExportSpec
+from omruntime.errors import BundleError
+from omruntime.manifest import Manifest, ParitySummary
+
+
+def recheck_bundle(
+    bundle: Path, manifest: Manifest, spec: ExportSpec, progress: Callable[[str], None]
+) -> ParitySummary:
+    """Hold a bundle's program against the checkpoint that it was built from.
+
+    Args:
+        bundle: The folder, its files verified.
+        manifest: Its manifest.
+        spec: Names the checkpoint; the limits and buckets are the bundle's.
+        progress: Called with one line at the start of each stage.
+
+    Raises:
+        BundleError: It was built from another checkpoint.
+        ConfigError: The checkpoint's files are not whole.
+        ParityError: The program does not reproduce the checkpoint.
+    """
+    progress("checking the checkpoint's files")
+    files = find_checkpoint(spec.checkpoint)
+    wanted, got = manifest.provenance.get("checkpoint_sha256"), files.sha256()
+    if got != wanted:
+        raise BundleError(
+            f"the bundle was built from another checkpoint: its files have sha256 {wanted}, "
+            f"those of {spec.checkpoint} {got}"
+        )
+    with open_checkpoint(files, spec) as checkpoint:
+        progress("loading the weights")
+        tokenizer = load_tokenizer(checkpoint)
+        model = load_model(checkpoint, spec)
+        shape = step_shape(model, manifest.kv.block_size)
+        table = manifest.bucket_table()
+        given = parity_input(tokenizer, shape, table, manifest.model.max_model_len)
+        progress("loading the graph into ONNX Runtime")
+        program = next(p for p in manifest.programs if p.role == "step")
+        session = open_session(bundle / program.path, spec.num_threads)
+        report, _ = check_parity(model, session, given, progress)
+    return report.summary()

@@ -1,0 +1,70 @@
+"""One model to one ONNX file with symbolic batch, tokens, past_blocks and num_blocks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import torch._dynamo
+from torch import Tensor
+from torch.export import Dim, ExportedProgram
+
+from export import aten_ops, aten_shapes  # noqa: F401  (they fill EMITTERS)
+from export.emitters import EMITTERS
+from export.graphs import StepGraph
+from export.lower_cpu import lower_cpu
+from export.step_shape import input_specs, output_specs
+from export.translate import Translator
+
+# Traced with sizes that differ from each other and from 0 and 1, which torch would take as fixed;
+# the graph holds for every size, 1 included.
+_BATCH, _TOKENS, _PAST_BLOCKS = 3, 5, 7
+# The pool's length reaches no other tensor, so it is traced as a number and declared symbolic.
+_NUM_BLOCKS = 11
+
+
+def write_step_graph(graph: StepGraph, path: Path, weights_path: Path) -> None:
+    """Trace a step graph and write it as ONNX, its weights in a file of the same folder.
+
+    Raises:
+        ExportError: The model uses an operator without translation.
+    """
+    program = trace(graph)
+    translator = Translator(program, EMITTERS)
+    inputs, outputs = input_specs(graph.shape), output_specs(graph.shape)
+    names = translator.run([spec.name for spec in inputs])
+    lower_cpu(translator.writer)
+    translator.writer.save(path, weights_path, inputs, dict(zip(names, outputs, strict=True)))
+
+
+def trace(graph: StepGraph) -> ExportedProgram:
+    """The step as a torch.export graph, before any decomposition."""
+    per_row = {0: Dim.DYNAMIC}
+    per_entry = {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}
+    pools: list[dict[int, object]] = [{} for _ in range(2 * graph.shape.num_layers)]
+    # The cache of fake results is keyed by symbolic shapes, and costs more than it saves.
+    uncached = torch._dynamo.config.patch(fake_tensor_cache_enabled=False)
+    with torch.no_grad(), uncached:
+        return torch.export.export(
+            graph.eval(),
+            _example(graph),
+            dynamic_shapes=(per_entry, per_entry, per_entry, per_row, per_row, pools),
+            strict=False,
+        )
+
+
+def _example(graph: StepGraph) -> tuple[Tensor | list[Tensor], ...]:
+    shape = graph.shape
+
+    def ints(*sizes: int) -> Tensor:
+        return torch.zeros(*sizes, dtype=torch.int32)
+
+    pool = (shape.num_kv_heads, _NUM_BLOCKS, shape.block_size, shape.head_dim)
+    return (
+        ints(_BATCH, _TOKENS),
+        ints(_BATCH, _TOKENS),
+        ints(_BATCH, _PAST_BLOCKS),
+        ints(_BATCH),
+        ints(_BATCH),
+        [torch.zeros(pool) for _ in range(2 * shape.num_layers)],
+    )

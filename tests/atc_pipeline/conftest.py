@@ -1,0 +1,32 @@
+"""Bundles made of the fake export."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from atc_pipeline.build import fill_bundle
+from atc_pipeline.building_folder import building_folder
+from atc_pipeline.bundle import BuildRecord
+from tests.atc_pipeline.fake_export import fake_export
+
+
+@pytest.fixture
+def build_tiny() -> Callable[[Path], None]:
+    """Builds the tiny bundle at a path, in this process."""
+
+    def build(output: Path) -> None:
+        with building_folder(output) as building:
+            record = BuildRecord("cpu", "tiny.gguf")
+            fill_bundle(building, record, fake_export, progress=lambda stage: None)
+
+    return build
+
+
+@pytest.fixture
+def tiny_bundle(tmp_path: Path, build_tiny: Callable[[Path], None]) -> Path:
+    output = tmp_path / "tiny"
+    build_tiny(output)
+    return output

@@ -1,0 +1,51 @@
+"""Real checkpoints and bundles, made once and kept in .cache/ as long as they are current."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from demo.bundle_cache import ensure_bundle
+from demo.fetch_weights import GEMMA3, SMOLLM2, fetch_weights
+
+CACHE = Path(__file__).parents[1] / ".cache" / "test"
+
+
+@contextmanager
+def _alone(name: str) -> Iterator[Path]:
+    """The cache folder while no other test session makes `name` in it."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield CACHE
+
+
+@pytest.fixture(scope="session")
+def smollm2_gguf() -> Path:
+    """SmolLM2-135M-Instruct, a GGUF file of 98 MB."""
+    with _alone("smollm2-weights"):
+        return fetch_weights(SMOLLM2)
+
+
+@pytest.fixture(scope="session")
+def gemma3_gguf() -> Path:
+    """Gemma 3 270M, a base model without chat template; a GGUF file of 253 MB."""
+    with _alone("gemma3-weights"):
+        return fetch_weights(GEMMA3)
+
+
+@pytest.fixture(scope="session")
+def smollm2_bundle(smollm2_gguf: Path) -> Path:
+    """The bundle of SmolLM2 with the default buckets, built by `export-om build`."""
+    with _alone("smollm2") as cache, (cache / "smollm2.log").open("w+") as log:
+        output = cache / "smollm2"
+        try:
+            ensure_bundle(smollm2_gguf, output, ("--name", "SmolLM2-135M-Instruct"), log)
+        except RuntimeError as error:
+            log.seek(0)
+            pytest.fail(f"{error}; it said:\n{log.read()}")
+        return output

@@ -1,0 +1,189 @@
+"""Every proven architecture and setting goes through the whole export and the parity gate."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+
+from export.architectures import PROVEN_MODEL_TYPES
+from omruntime.errors import ConfigError, UnprovenModelError
+from tests.export.tiny import edit_json, export_tiny, save_checkpoint, tiny_model
+
+ROPE = {"rope_theta": 10000.0}
+LLAMA3 = ROPE | {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+LONGROPE = ROPE | {
+    "rope_type": "longrope",
+    "original_max_position_embeddings": 128,
+    "short_factor": [1.5] * 8,
+    "long_factor": [2.0] * 8,
+}
+# Phi-3 names the switch at the top level, and that one counts.
+LONGROPE_CONFIG = {"rope_parameters": LONGROPE, "original_max_position_embeddings": 128}
+DYNAMIC = ROPE | {"rope_type": "dynamic", "factor": 2.0}
+SLIDING = {"head_dim": 24, "sliding_window": 20}
+MOE = {
+    "head_dim": 16,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "decoder_sparse_step": 1,
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    model_type: str
+    name: str = ""
+    config: dict[str, object] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.model_type}-{self.name}".strip("-")
+
+
+CASES = (
+    Case("llama"),
+    Case("llama", "tied", {"tie_word_embeddings": True}),
+    Case("llama", "one-kv-head-each", {"num_key_value_heads": 4}),
+    # BL-03: bias vectors of llama variants.
+    Case("llama", "biases", {"attention_bias": True, "mlp_bias": True}),
+    Case("llama", "llama3-rope", {"rope_parameters": LLAMA3}),
+    Case("llama", "dynamic-rope", {"rope_parameters": DYNAMIC}),
+    # BL-04: the window counts by layer_types, not by sliding_window.
+    Case("qwen2", "window-off", {"sliding_window": 8}),
+    Case(
+        "qwen2",
+        "window-half",
+        {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
+    ),
+    Case(
+        "qwen2",
+        "window-none",
+        {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 2},
+    ),
+    # BL-01: head_dim is not hidden / heads.
+    Case("qwen3", "head-dim", {"head_dim": 24}),
+    Case("mistral", "", {"sliding_window": 20}),
+    Case("gemma2", "", SLIDING),
+    Case("gemma3_text", "", SLIDING),
+    Case("phi3"),
+    Case("phi3", "longrope", LONGROPE_CONFIG),
+    Case("glm", "", {"head_dim": 16}),
+    Case("glm4", "", {"head_dim": 16}),
+    Case("granite", "", {"attention_multiplier": 0.3, "logits_scaling": 2.0}),
+    Case("olmo2"),
+    Case("starcoder2"),
+    Case("gpt2"),
+    Case("qwen3_moe", "", MOE),
+    Case("mixtral", "", {"num_local_experts": 4, "sliding_window": None}),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_proven_architecture_equals_transformers(case: Case, tmp_path: Path) -> None:
+    model = tiny_model(case.model_type, **case.config)
+    result = export_tiny(save_checkpoint(model, tmp_path / "checkpoint"), tmp_path / "out")
+    assert result.parity.max_abs_logits_diff <= result.parity.tolerance < 2e-4
+    assert result.parity.num_greedy_tokens >= 3 * 20
+    config = model.config
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    assert result.model.head_dim == head_dim
+    num_kv_heads = result.model.num_kv_heads
+    assert result.kv.bytes_per_block == 2 * 2 * num_kv_heads * head_dim * 4 * 16
+
+
+def test_every_proven_architecture_has_a_case() -> None:
+    assert {case.model_type for case in CASES} == PROVEN_MODEL_TYPES
+
+
+OLD_STYLE_ROPE = {
+    "linear": {"type": "linear", "factor": 2.0},
+    "yarn": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
+    "yarn-factor": {
+        "type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 64,
+        "attention_factor": 1.0,
+    },
+}
+
+
+@pytest.mark.parametrize("name", OLD_STYLE_ROPE)
+def test_old_rope_keys_are_not_lost(name: str, tmp_path: Path) -> None:
+    """BL-02: theta and scaling at the top level, `type` instead of `rope_type`."""
+    checkpoint = save_checkpoint(tiny_model("llama"), tmp_path / "checkpoint")
+    _set_old_rope(checkpoint / "config.json", OLD_STYLE_ROPE[name])
+    result = export_tiny(checkpoint, tmp_path / "out")
+    rope = json.loads(result.kv_identity_inputs["rope"])
+    assert rope["rope_theta"] == 500000.0
+    assert rope["rope_type"] == OLD_STYLE_ROPE[name]["type"]
+
+
+@pytest.mark.parametrize("rope_type", ["su", "mrope"])
+def test_an_unknown_rope_type_is_refused_by_name(rope_type: str, tmp_path: Path) -> None:
+    """BL-02: these end in a bare KeyError inside of transformers."""
+    checkpoint = save_checkpoint(tiny_model("llama"), tmp_path / "checkpoint")
+    _set_old_rope(checkpoint / "config.json", {"type": rope_type, "mrope_section": [2, 3, 3]})
+    with pytest.raises(UnprovenModelError, match=f"rope type '{rope_type}'"):
+        export_tiny(checkpoint, tmp_path / "out")
+
+
+def _set_old_rope(path: Path, scaling: dict[str, object]) -> None:
+    plain = json.loads(path.read_text())
+    del plain["rope_parameters"]
+    path.write_text(json.dumps(plain | {"rope_theta": 500000.0, "rope_scaling": scaling}))
+
+
+def test_a_null_head_dim_means_the_quotient(tmp_path: Path) -> None:
+    """BL-01: the key is present and null."""
+    checkpoint = save_checkpoint(tiny_model("llama"), tmp_path / "checkpoint")
+    edit_json(checkpoint / "config.json", head_dim=None)
+    assert export_tiny(checkpoint, tmp_path / "out").model.head_dim == 16
+
+
+@pytest.mark.parametrize(
+    ("case", "limit"),
+    [
+        (Case("phi3", "", LONGROPE_CONFIG), 128),
+        (Case("llama", "", {"rope_parameters": DYNAMIC}), 256),
+        (Case("gpt2"), 256),
+    ],
+    ids=str,
+)
+def test_positions_beyond_a_switch_are_refused(case: Case, limit: int, tmp_path: Path) -> None:
+    """Rope that follows the longest position of a batch, and learned positions."""
+    model = tiny_model(case.model_type, **case.config)
+    checkpoint = save_checkpoint(model, tmp_path / "checkpoint")
+    with pytest.raises(ConfigError, match=f"max_model_len is {limit + 1}.*{limit}"):
+        export_tiny(checkpoint, tmp_path / "out", max_model_len=limit + 1)
+
+
+def test_an_unproven_architecture_is_refused_unless_allowed(tmp_path: Path) -> None:
+    checkpoint = save_checkpoint(tiny_model("cohere"), tmp_path / "checkpoint")
+    with pytest.raises(UnprovenModelError, match="'cohere' is not among those proven"):
+        export_tiny(checkpoint, tmp_path / "refused")
+    result = export_tiny(checkpoint, tmp_path / "allowed", allow_unproven=True)
+    assert result.parity.max_abs_logits_diff <= result.parity.tolerance
+
+
+def test_latent_attention_is_refused_by_name(tmp_path: Path) -> None:
+    checkpoint = save_checkpoint(tiny_model("llama"), tmp_path / "checkpoint")
+    edit_json(checkpoint / "config.json", model_type="deepseek_v3", architectures=None)
+    with pytest.raises(UnprovenModelError, match="latent attention"):
+        export_tiny(checkpoint, tmp_path / "out", allow_unproven=True)
+
+
+def test_the_tiny_logits_can_tell_wrong_from_right() -> None:
+    """Guards the zoo itself: logits all alike would pass any gate."""
+    with torch.no_grad():
+        logits = tiny_model("llama")(input_ids=torch.tensor([[5, 6, 7]])).logits[0, -1]
+    assert float(logits.std()) > 0.3

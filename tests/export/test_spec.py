@@ -1,0 +1,73 @@
+"""Every default grid covers what the spec promises, and stays small."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from export.parity_cases import bucket_steps, chunked_prefill, edge_positions, steps_to_prove
+from export.spec import ExportSpec, default_buckets, require_cover
+from omruntime.buckets import BucketTable, Phase
+from omruntime.errors import ConfigError
+
+LIMITS = st.tuples(st.integers(2, 9000), st.integers(1, 100), st.sampled_from((1, 5, 16, 64)))
+
+
+@given(LIMITS)
+def test_the_default_grid_covers_and_is_bounded(limits: tuple[int, int, int]) -> None:
+    max_model_len, max_num_seqs, block_size = limits
+    buckets = default_buckets(max_model_len, max_num_seqs, block_size)
+    spec = ExportSpec("x", block_size=block_size, max_num_seqs=max_num_seqs)
+    require_cover(buckets, spec, max_model_len)
+    assert len(set(buckets)) == len(buckets) <= 130
+
+
+def test_the_grid_of_the_defaults() -> None:
+    buckets = default_buckets(2048, 32, 16)
+    assert sum(b.phase is Phase.DECODE for b in buckets) == 36
+    assert sum(b.phase is Phase.PREFILL for b in buckets) == 20
+
+
+def test_a_grid_that_does_not_cover_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no decode bucket takes 8 row"):
+        require_cover(default_buckets(64, 4, 16), ExportSpec("x", max_num_seqs=8), 64)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("block_size", 0), ("max_num_seqs", 0), ("max_model_len", 1), ("num_threads", -1)],
+)
+def test_a_value_out_of_range_is_named(field: str, value: int) -> None:
+    with pytest.raises(ConfigError, match=f"{field} is {value}"):
+        ExportSpec("x", **{field: value})
+
+
+@given(LIMITS)
+def test_the_parity_cases_reach_every_edge(limits: tuple[int, int, int]) -> None:
+    """Each decode bucket runs, contexts lie on both sides of its edge, all rows fit."""
+    max_model_len, max_num_seqs, block_size = limits
+    buckets = default_buckets(max_model_len, max_num_seqs, block_size)
+    token_ids = tuple(range(max_model_len))
+    edges = edge_positions(buckets, block_size, max_model_len)
+    for bucket in buckets:
+        edge = bucket.past_blocks * block_size
+        assert {edge - 1, edge, edge + 1}.intersection(token_ids) <= set(edges)
+    steps = list(bucket_steps(token_ids, edges, steps_to_prove(buckets), block_size))
+    assert {b for b in buckets if b.phase is Phase.DECODE} <= {step.bucket for step in steps}
+    for step in steps:
+        assert len(step.rows) <= step.bucket.batch
+        for row in step.rows:
+            assert row.past_len <= step.bucket.past_blocks * block_size
+            assert 1 <= len(row.token_ids) <= step.bucket.tokens
+            assert row.token_ids[-1] in edges
+
+
+@given(LIMITS)
+def test_chunks_join_to_the_whole_sequence(limits: tuple[int, int, int]) -> None:
+    max_model_len, max_num_seqs, block_size = limits
+    table = BucketTable(default_buckets(max_model_len, max_num_seqs, block_size), block_size)
+    token_ids = tuple(range(min(max_model_len, 700)))
+    rows = [step.rows[0] for step in chunked_prefill(token_ids, table)]
+    assert tuple(token for row in rows for token in row.token_ids) == token_ids
+    assert [row.past_len for row in rows] == [row.token_ids[0] for row in rows]

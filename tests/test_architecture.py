@@ -1,0 +1,270 @@
+"""The import rules and size limits of the tree, read from the sources.
+
+Packages: `omruntime` imports none of the others; `server` imports `omruntime`; `export` and
+`atc_pipeline` take only contracts from it; nothing imports `server`. Inside `omruntime` a module
+imports only what stands below it.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("atc_pipeline", "export", "omruntime", "server")
+MAX_FILE_LINES = 500
+MAX_FUNCTION_LINES = 80
+
+CONTRACTS = {"omruntime.errors", "omruntime.manifest", "omruntime.buckets"}
+# What a package may import of the others; a trailing dot means everything below.
+ALLOWED = {
+    "omruntime": set(),
+    "server": {"omruntime."},
+    "export": CONTRACTS,
+    "atc_pipeline": CONTRACTS | {"omruntime.bundle_files"},
+}
+# The exceptions: these modules, and inside of functions alone.
+ALLOWED_IN_FUNCTIONS = {"atc_pipeline.cli": {"export."}}
+
+# From the bottom up: a module imports only modules of lower rows, so neighbours do not know
+# each other. `device` stands for the package.
+RANKS = (
+    {"errors", "block_key", "profiler"},
+    {"buckets", "settings"},
+    {"manifest"},
+    {"sampling_params", "bundle_files", "limits"},
+    {"device", "block_pool", "sequence", "seeds", "draw"},
+    {"step", "logits", "kv_cache", "prefix_cache", "finish", "waiting_queue"},
+    {"outputs", "sampler", "inputs", "admission", "row_choice", "step_blocks"},
+    {"scheduler", "executor", "token_stream"},
+    {"engine"},
+    {"async_engine", "llm"},
+)
+
+# A heavy library and the modules that may import it; a trailing dot means everything below.
+OWNERS = {
+    "acl": {"omruntime.device."},
+    "onnxruntime": {"omruntime.device.cpu", "export."},
+    "torch": {"export."},
+    "transformers": {"export."},
+    "onnx": {"export."},
+    "onnxscript": {"export."},
+    "onnx_ir": {"export."},
+    "safetensors": {"export."},
+    "gguf": {"export."},
+    "tokenizers": {"server.tokenizer", "export."},
+    "jinja2": {"server.", "export."},
+    "grpc": {"server."},
+    "grpc_health": {"server."},
+    "grpc_reflection": {"server."},
+    "google": {"server."},
+}
+# Where an import may stand inside of a function, each for the reason its module states.
+LATE_IMPORTS = {"omruntime.device", "atc_pipeline.cli", "server.cli", "server.client_cli"}
+# What a person reads on a terminal is printed; all else is logged.
+PRINTING = {"atc_pipeline.cli", "server.cli", "server.client_cli", "server.chat_session"}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import statement's target, such as `omruntime.device.base`."""
+
+    target: str
+    line: int
+    in_function: bool
+    for_types_only: bool
+
+    def matches(self, patterns: set[str]) -> bool:
+        return any(
+            self.target.startswith(p) or self.target == p[:-1]
+            if p.endswith(".")
+            else self.target == p or self.target.startswith(p + ".")
+            for p in patterns
+        )
+
+
+@dataclass(frozen=True)
+class Module:
+    name: str
+    path: Path
+    tree: ast.Module
+
+    @property
+    def package(self) -> str:
+        return self.name.partition(".")[0]
+
+    def where(self, line: int) -> str:
+        return f"{self.path.relative_to(ROOT)}:{line}"
+
+
+def load_modules() -> list[Module]:
+    modules = []
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            if "pb" in path.relative_to(ROOT).parts:
+                continue
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            modules.append(Module(name, path, ast.parse(path.read_text(encoding="utf-8"))))
+    return modules
+
+
+MODULES = load_modules()
+NAMES = {module.name for module in MODULES}
+each_module = pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
+
+
+def imports_of(module: Module) -> Iterator[Import]:
+    yield from _imports_below(module, module.tree, in_function=False, for_types_only=False)
+
+
+def _imports_below(
+    module: Module, node: ast.AST, in_function: bool, for_types_only: bool
+) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            for alias in child.names:
+                yield Import(alias.name, child.lineno, in_function, for_types_only)
+        elif isinstance(child, ast.ImportFrom):
+            assert child.level == 0, f"{module.where(child.lineno)}: relative import"
+            for target in _targets(child):
+                yield Import(target, child.lineno, in_function, for_types_only)
+        else:
+            is_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            is_guard = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+            yield from _imports_below(
+                module, child, in_function or is_function, for_types_only or is_guard
+            )
+
+
+def _targets(statement: ast.ImportFrom) -> list[str]:
+    """`from package import module` names the module, `from module import thing` the module."""
+    assert statement.module is not None
+    full = [f"{statement.module}.{alias.name}" for alias in statement.names]
+    return [name if name in NAMES else statement.module for name in full]
+
+
+def is_ours(found: Import) -> bool:
+    return found.target.partition(".")[0] in PACKAGES
+
+
+@each_module
+def test_packages_import_only_what_they_may(module: Module) -> None:
+    for found in imports_of(module):
+        if not is_ours(found) or found.target.partition(".")[0] == module.package:
+            continue
+        allowed = set(ALLOWED[module.package])
+        if found.in_function:
+            allowed |= ALLOWED_IN_FUNCTIONS.get(module.name, set())
+        assert found.matches(allowed), f"{module.where(found.line)} imports {found.target}"
+
+
+def rank_of(name: str) -> int:
+    """The row of a module of omruntime."""
+    short = name.split(".")[1]
+    for rank, row in enumerate(RANKS):
+        if short in row:
+            return rank
+    raise AssertionError(f"{name} has no rank yet: add it to RANKS")
+
+
+@pytest.mark.parametrize(
+    "module",
+    [m for m in MODULES if m.package == "omruntime" and m.name != "omruntime"],
+    ids=lambda module: module.name,
+)
+def test_modules_of_omruntime_import_only_downwards(module: Module) -> None:
+    for found in imports_of(module):
+        if not found.target.startswith("omruntime."):
+            continue
+        if found.target.split(".")[1] == module.name.split(".")[1]:
+            continue
+        assert rank_of(found.target) < rank_of(module.name), (
+            f"{module.where(found.line)} imports {found.target}, which stands beside or above it"
+        )
+
+
+@each_module
+def test_heavy_libraries_have_one_owner(module: Module) -> None:
+    for found in imports_of(module):
+        owners = OWNERS.get(found.target.partition(".")[0])
+        me = Import(module.name, found.line, False, False)
+        assert owners is None or me.matches(owners), (
+            f"{module.where(found.line)} imports {found.target}, which belongs to {owners}"
+        )
+
+
+@each_module
+def test_imports_stand_at_the_top(module: Module) -> None:
+    for found in imports_of(module):
+        assert not found.in_function or module.name in LATE_IMPORTS, (
+            f"{module.where(found.line)} imports {found.target} inside of a function"
+        )
+
+
+@each_module
+def test_modules_begin_with_a_docstring(module: Module) -> None:
+    assert not module.tree.body or ast.get_docstring(module.tree), module.path
+
+
+@each_module
+def test_files_and_functions_stay_small(module: Module) -> None:
+    num_lines = len(module.path.read_text(encoding="utf-8").splitlines())
+    assert num_lines <= MAX_FILE_LINES, f"{module.path} has {num_lines} lines"
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            length = node.end_lineno - node.lineno + 1
+            assert length <= MAX_FUNCTION_LINES, (
+                f"{module.where(node.lineno)}: {node.name} has {length} lines"
+            )
+
+
+@each_module
+def test_only_command_lines_print(module: Module) -> None:
+    if module.name in PRINTING:
+        return
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id != "print", f"{module.where(node.lineno)} prints"
+
+
+def test_no_package_folder_shadows_another() -> None:
+    """A `proto/__init__.py` would shadow proto-plus."""
+    assert not list((ROOT / "proto").rglob("__init__.py"))
+    assert not (ROOT / "proto" / "omruntime").exists()
+
+
+@pytest.mark.parametrize("name", ["server.cli", "server.client_cli"])
+def test_serving_needs_no_export_library(name: str) -> None:
+    """`om-serve` and `om-client` import where torch, transformers and onnx are absent."""
+    code = (
+        "import importlib, sys\n"
+        "class Absent:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] in {'torch', 'transformers', 'onnx', 'onnxscript'}:\n"
+        "            raise ModuleNotFoundError(f'{name} is absent here', name=name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
+        "import pkgutil, omruntime, server\n"
+        "for package in (omruntime, server):\n"
+        "    for found in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):\n"
+        "        importlib.import_module(found.name)\n"
+        "importlib.import_module(sys.argv[1])\n"
+    )
+    subprocess.run([sys.executable, "-c", code, name], cwd=ROOT, check=True, timeout=120)
+
+
+def test_replay_needs_no_torch() -> None:
+    """`export-om verify` runs where a bundle arrives without the export libraries."""
+    code = (
+        "import sys, export.replay, atc_pipeline.cli\n"
+        "heavy = {'torch', 'transformers', 'onnx', 'onnxscript'} & sys.modules.keys()\n"
+        "sys.exit(', '.join(heavy) or 0)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)
