@@ -14,7 +14,8 @@ from omruntime.device import Program
 from omruntime.device.cpu import CpuDevice, CpuProgram
 from omruntime.manifest import ProgramSpec
 
-# A plain matrix product has a two-dimensional right side; attention's has four dimensions.
+# Attention's products have four dimensions, those of the linear layers two or three. The shapes of
+# weights are not always recorded, so the left side decides.
 _MATRIX_OPS = ("MatMul", "FusedMatMul", "Gemm")
 
 
@@ -54,7 +55,7 @@ def _part(node: dict[str, Any]) -> str:
     if operator == "Gather" and len(shapes[0]) == 4:
         return "gather KV blocks"
     if operator in _MATRIX_OPS:
-        return "linear layers" if len(shapes[1]) == 2 else "attention products"
+        return "attention products" if len(shapes[0]) == 4 else "linear layers"
     if operator == "Softmax":
         return "attention products"
     return "norms, rotary, activations, moves"

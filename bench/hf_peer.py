@@ -7,18 +7,22 @@ from pathlib import Path
 from time import perf_counter
 
 import torch
-from export.checkpoint import load_checkpoint
+from transformers import AutoModelForCausalLM
 
 from bench.prompts import NUM_NEW_TOKENS, Workload
 
 
 class HfPeer:
-    """A checkpoint in transformers on a fixed number of threads."""
+    """A GGUF checkpoint in transformers on a fixed number of threads."""
 
     def __init__(self, checkpoint: Path, num_threads: int) -> None:
         torch.set_num_threads(num_threads)
-        self._model = load_checkpoint(str(checkpoint)).model
-        self._model.set_attn_implementation("sdpa")
+        self._model = AutoModelForCausalLM.from_pretrained(
+            str(checkpoint.parent),
+            gguf_file=checkpoint.name,
+            dtype=torch.float32,
+            attn_implementation="sdpa",
+        ).eval()
 
     def run(self, work: Workload) -> float:
         """Answer the workload in batches of its concurrency; returns output tokens per second."""

@@ -124,7 +124,10 @@ def _prove(export: _Export, progress: Progress) -> ParityReport:
 def _result(export: _Export, report: ParityReport, tokenizer_files: list[str]) -> ExportResult:
     written = [PROGRAM_PATH, WEIGHTS_PATH, PARITY_REPORT_PATH, REFERENCE_PATH, *tokenizer_files]
     kv = kv_spec(export.shape)
-    weights_sha256 = file_sha256(export.out_dir / WEIGHTS_PATH)
+    program_sha256, weights_sha256 = (
+        file_sha256(export.out_dir / path) for path in (PROGRAM_PATH, WEIGHTS_PATH)
+    )
+    config = export.checkpoint.config
     return ExportResult(
         model=export.facts,
         kv=kv,
@@ -136,7 +139,7 @@ def _result(export: _Export, report: ParityReport, tokenizer_files: list[str]) -
             buckets=export.buckets,
         ),
         files=tuple(sorted(written)),
-        kv_identity_inputs=kv_identity_inputs(export.checkpoint.config, weights_sha256, kv),
+        kv_identity_inputs=kv_identity_inputs(config, program_sha256, weights_sha256, kv),
         checkpoint_sha256=export.checkpoint.files.sha256(),
         tool_versions={name: importlib.metadata.version(name) for name in _TOOLS},
         parity=report.summary(),

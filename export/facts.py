@@ -103,10 +103,17 @@ def kv_spec(shape: StepShape) -> KVSpec:
     return KVSpec(LAYOUT, shape.block_size, DTYPE, per_token * shape.block_size)
 
 
-def kv_identity_inputs(config: PretrainedConfig, weights_sha256: str, kv: KVSpec) -> dict[str, str]:
-    """All that decides what a cached key or value is."""
+def kv_identity_inputs(
+    config: PretrainedConfig, program_sha256: str, weights_sha256: str, kv: KVSpec
+) -> dict[str, str]:
+    """All that decides what a cached key or value is.
+
+    Args:
+        program_sha256: Of the program file, which holds the smallest weights itself.
+    """
     rope = getattr(config, "rope_parameters", None)
     return {
+        "program_sha256": program_sha256,
         "weights_sha256": weights_sha256,
         "rope": json.dumps(rope, sort_keys=True),
         "layer_types": json.dumps(getattr(config, "layer_types", None)),

@@ -15,6 +15,7 @@ from export.graphs import StepGraph
 from export.lower_cpu import lower_cpu
 from export.step_shape import input_specs, output_specs
 from export.translate import Translator
+from omruntime.errors import ExportError
 
 # Traced with sizes that differ from each other and from 0 and 1, which torch would take as fixed;
 # the graph holds for every size, 1 included.
@@ -38,19 +39,32 @@ def write_step_graph(graph: StepGraph, path: Path, weights_path: Path) -> None:
 
 
 def trace(graph: StepGraph) -> ExportedProgram:
-    """The step as a torch.export graph, before any decomposition."""
+    """The step as a torch.export graph, before any decomposition.
+
+    Raises:
+        ExportError: The model does something that cannot be traced.
+    """
     per_row = {0: Dim.DYNAMIC}
     per_entry = {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}
     pools: list[dict[int, object]] = [{} for _ in range(2 * graph.shape.num_layers)]
     # The cache of fake results is keyed by symbolic shapes, and costs more than it saves.
     uncached = torch._dynamo.config.patch(fake_tensor_cache_enabled=False)
-    with torch.no_grad(), uncached:
-        return torch.export.export(
-            graph.eval(),
-            _example(graph),
-            dynamic_shapes=(per_entry, per_entry, per_entry, per_row, per_row, pools),
-            strict=False,
-        )
+    try:
+        with torch.no_grad(), uncached:
+            return torch.export.export(
+                graph.eval(),
+                _example(graph),
+                dynamic_shapes=(per_entry, per_entry, per_entry, per_row, per_row, pools),
+                strict=False,
+            )
+    except ExportError:
+        raise
+    # Whatever a model's own code raises on inputs it was not written for.
+    except Exception as error:
+        raise ExportError(
+            f"{type(graph.model).__name__} cannot be traced as a step graph: "
+            f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        ) from error
 
 
 def _example(graph: StepGraph) -> tuple[Tensor | list[Tensor], ...]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from export.architectures import PROVEN_MODEL_TYPES
-from omruntime.errors import ConfigError, UnprovenModelError
+from omruntime.errors import ConfigError, ExportError, UnprovenModelError
 from tests.export.tiny import edit_json, export_tiny, save_checkpoint, tiny_model
 
 ROPE = {"rope_theta": 10000.0}
@@ -173,6 +173,25 @@ def test_an_unproven_architecture_is_refused_unless_allowed(tmp_path: Path) -> N
         export_tiny(checkpoint, tmp_path / "refused")
     result = export_tiny(checkpoint, tmp_path / "allowed", allow_unproven=True)
     assert result.parity.max_abs_logits_diff <= result.parity.tolerance
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        # Its attention does not pass keyword arguments on.
+        (Case("stablelm"), "StableLmForCausalLM cannot be traced as a step graph: TypeError"),
+        (
+            Case("gpt_oss", "", {"head_dim": 16, "num_local_experts": 4}),
+            "attention sinks are not built in",
+        ),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_traced_is_an_export_error(case: Case, message: str, tmp_path: Path) -> None:
+    model = tiny_model(case.model_type, **case.config)
+    checkpoint = save_checkpoint(model, tmp_path / "checkpoint")
+    with pytest.raises(ExportError, match=message):
+        export_tiny(checkpoint, tmp_path / "out", allow_unproven=True)
 
 
 def test_latent_attention_is_refused_by_name(tmp_path: Path) -> None:

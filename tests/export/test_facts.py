@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from export.checkpoint import load_tokenizer, open_checkpoint
 from export.checkpoint_files import find_checkpoint
@@ -113,6 +114,15 @@ def test_the_same_checkpoint_gives_the_same_bytes(checkpoint: Path, tmp_path: Pa
         content = (tmp_path / "one" / name).read_bytes()
         assert content == (tmp_path / "two" / name).read_bytes(), name
         assert str(tmp_path).encode() not in content, name
+
+
+def test_the_kv_identity_follows_the_smallest_weight(checkpoint: Path, tmp_path: Path) -> None:
+    """Constants below 1 KiB lie in the program file, not in the weights file."""
+    before = export_tiny(checkpoint, tmp_path / "before").kv_identity_inputs
+    tensors = load_file(checkpoint / "model.safetensors")
+    tensors["model.layers.0.input_layernorm.weight"][3] = 1.5
+    save_file(tensors, checkpoint / "model.safetensors", metadata={"format": "pt"})
+    assert export_tiny(checkpoint, tmp_path / "after").kv_identity_inputs != before
 
 
 def test_the_kv_identity_follows_the_rope(checkpoint: Path, tmp_path: Path) -> None:

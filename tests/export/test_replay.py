@@ -176,9 +176,10 @@ def first_step() -> tuple[ReferenceCase, np.ndarray]:
 def test_another_token_is_found() -> None:
     """The recorded logits fit; the recorded choice is another and no near tie."""
     case, _ = first_step()
-    other = dataclasses.replace(case, greedy_ids=(int(case.columns[0, 1]),))
-    with pytest.raises(BundleError, match="chose token"):
-        replay((other,))
+    for other in (int(case.columns[0, 1]), VOCAB + 1):
+        changed = dataclasses.replace(case, greedy_ids=(other,))
+        with pytest.raises(BundleError, match="chose token"):
+            replay((changed,))
 
 
 def test_a_near_tie_is_counted() -> None:
