@@ -51,7 +51,9 @@ async def _compare(checkpoint: Path, bundle: Path, rounds: int) -> list[Workload
     num_threads = len(os.sched_getaffinity(0))
     _say(f"SmolLM2-135M-Instruct, float32, {num_threads} threads, {NUM_NEW_TOKENS} new tokens")
     peer = HfPeer(checkpoint, num_threads)
-    async with running_server(bundle, FOLDER / "bench-server.log") as target:
+    # HF keeps nothing between calls, and the rounds repeat their prompts.
+    flags = ("--no-enable-prefix-cache",)
+    async with running_server(bundle, FOLDER / "bench-server.log", flags) as target:
         works = await _workloads(target)
         _say("\noutput tokens/s     omserve (gRPC)   HF generate   ratio   (median; each round)")
         for work in works:
@@ -80,21 +82,26 @@ def _ratio_line(work: Workload, pairs: list[tuple[float, float]]) -> str:
 def _print_layers(bundle: Path, works: list[Workload], rounds: int) -> None:
     """What each layer above the engine costs, in process."""
     _say("\noutput tokens/s     token ids   text   text costs")
-    settings = EngineSettings()
-    with TokenLLM(bundle, settings) as tokens, TextLLM(bundle, settings) as text:
-        for work in works:
+    for work in works:
+        settings = _settings(work)
+        with TokenLLM(bundle, settings) as tokens, TextLLM(bundle, settings) as text:
             run_tokens(tokens, work)
             pairs = [(run_tokens(tokens, work), run_text(text, work)) for _ in range(rounds)]
-            ids, texts = median(i for i, _ in pairs), median(t for _, t in pairs)
-            cost = median(1 - t / i for i, t in pairs)
-            _say(f"concurrency {work.concurrency:<8}{ids:>9.1f}{texts:>9.1f}{cost:>9.1%}")
+        ids, texts = median(i for i, _ in pairs), median(t for _, t in pairs)
+        cost = median(1 - t / i for i, t in pairs)
+        _say(f"concurrency {work.concurrency:<8}{ids:>9.1f}{texts:>9.1f}{cost:>9.1%}")
+
+
+def _settings(work: Workload) -> EngineSettings:
+    """As many rows as the workload has requests at a time, and nothing kept between rounds."""
+    return EngineSettings(max_num_seqs=work.concurrency, enable_prefix_cache=False)
 
 
 def _print_time_split(bundle: Path, works: list[Workload]) -> None:
     """The engine thread's time by part, and the graph's by kind of node."""
     for work in works:
         device = ProfilingCpuDevice(0)
-        with TokenLLM(bundle, EngineSettings(enable_prefix_cache=False), device) as llm:
+        with TokenLLM(bundle, _settings(work), device) as llm:
             run_tokens(llm, work)
             parts = llm.profiler.seconds()
             nodes = device.seconds_by_part()
