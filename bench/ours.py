@@ -14,21 +14,20 @@ from server.llm import LLM as TextLLM
 PARAMS = SamplingParams(temperature=0.0, max_new_tokens=NUM_NEW_TOKENS, ignore_eos=True)
 
 
-async def run_over_grpc(target: str, work: Workload) -> float:
+async def run_over_grpc(client: AsyncClient, work: Workload) -> float:
     """Stream the workload's answers with `concurrency` workers; output tokens per second."""
     waiting = iter(work.prompts)
     num_tokens = 0
 
-    async def worker(client: AsyncClient) -> None:
+    async def worker() -> None:
         nonlocal num_tokens
         for prompt in waiting:
             async for delta in client.stream(prompt, PARAMS):
                 num_tokens += len(delta.token_ids)
 
-    async with AsyncClient(target) as client:
-        start = perf_counter()
-        await asyncio.gather(*(worker(client) for _ in range(work.concurrency)))
-        return num_tokens / (perf_counter() - start)
+    start = perf_counter()
+    await asyncio.gather(*(worker() for _ in range(work.concurrency)))
+    return num_tokens / (perf_counter() - start)
 
 
 def run_tokens(llm: TokenLLM, work: Workload) -> float:

@@ -36,7 +36,11 @@ class Workload:
     prompts: tuple[tuple[int, ...], ...]
 
 
-def workload(token_ids: list[tuple[int, ...]], concurrency: int) -> Workload:
-    """Two rounds of requests at the given concurrency, at least eight."""
-    count = max(8, 2 * concurrency)
-    return Workload(concurrency, tuple(token_ids[i % len(token_ids)] for i in range(count)))
+def question(number: int) -> str:
+    """A question that no other number gives, so that nothing but a common beginning is cached."""
+    return f"{QUESTIONS[number % len(QUESTIONS)]} ({number})"
+
+
+def num_requests(concurrency: int) -> int:
+    """Three times the concurrency, at least eight."""
+    return max(8, 3 * concurrency)

@@ -10,14 +10,15 @@ import argparse
 import asyncio
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import count, islice
 from pathlib import Path
 from statistics import median
 
 from bench.graph_time import ProfilingCpuDevice
 from bench.hf_peer import HfPeer
 from bench.ours import run_over_grpc, run_text, run_tokens
-from bench.prompts import NUM_NEW_TOKENS, QUESTIONS, Workload, workload
+from bench.prompts import NUM_NEW_TOKENS, Workload, num_requests, question
 from demo.bundle_cache import ensure_bundle
 from demo.fetch_weights import SMOLLM2, fetch_weights
 from demo.processes import ROOT
@@ -51,24 +52,28 @@ async def _compare(checkpoint: Path, bundle: Path, rounds: int) -> list[Workload
     num_threads = len(os.sched_getaffinity(0))
     _say(f"SmolLM2-135M-Instruct, float32, {num_threads} threads, {NUM_NEW_TOKENS} new tokens")
     peer = HfPeer(checkpoint, num_threads)
-    # HF keeps nothing between calls, and the rounds repeat their prompts.
-    flags = ("--no-enable-prefix-cache",)
-    async with running_server(bundle, FOLDER / "bench-server.log", flags) as target:
-        works = await _workloads(target)
+    works = []
+    async with (
+        running_server(bundle, FOLDER / "bench-server.log") as target,
+        AsyncClient(target) as client,
+    ):
         _say("\noutput tokens/s     omserve (gRPC)   HF generate   ratio   (median; each round)")
-        for work in works:
+        numbers = count()
+        for concurrency in CONCURRENCIES:
             pairs = []
             for _ in range(rounds):
-                ours = await run_over_grpc(target, work)
-                pairs.append((ours, await asyncio.to_thread(peer.run, work)))
-            _say(_ratio_line(work, pairs))
-    return works
+                works.append(await _workload(client, concurrency, numbers))
+                ours = await run_over_grpc(client, works[-1])
+                pairs.append((ours, await asyncio.to_thread(peer.run, works[-1])))
+            _say(_ratio_line(works[-1], pairs))
+    return works[rounds - 1 :: rounds]
 
 
-async def _workloads(target: str) -> list[Workload]:
-    async with AsyncClient(target) as client:
-        token_ids = [await client.tokenize([ChatMessage("user", q)]) for q in QUESTIONS]
-    return [workload(token_ids, concurrency) for concurrency in CONCURRENCIES]
+async def _workload(client: AsyncClient, concurrency: int, numbers: Iterator[int]) -> Workload:
+    """Questions that were never asked before: the prefix cache finds the system prompt only."""
+    questions = [question(number) for number in islice(numbers, num_requests(concurrency))]
+    chats = [await client.tokenize([ChatMessage("user", text)]) for text in questions]
+    return Workload(concurrency, tuple(chats))
 
 
 def _ratio_line(work: Workload, pairs: list[tuple[float, float]]) -> str:

@@ -17,10 +17,13 @@ DEFAULT_MAX_MODEL_LEN = 2048
 # Beyond this the CPU's matrix work no longer gains from more rows.
 DEFAULT_MAX_NUM_SEQS = 32
 DEFAULT_BLOCK_SIZE = 16
-# Decode rows and prefill chunks: powers of two and four. Serving warms every bucket at start,
-# so the grid trades padding against start-up time.
+# Serving warms every bucket at start, so the grids trade padding against start-up time. A padded
+# prompt token costs as much as a real one, and most prompts are short: fine steps over a short
+# past (first chunks, and those behind a cached beginning), coarse ones over a long past.
 DECODE_BATCHES = (1, 2, 4, 8, 16, 32)
 PREFILL_CHUNKS = ((1, 16), (1, 64), (1, 256), (4, 64), (8, 32))
+FINE_PREFILL_CHUNKS = ((1, 32), (1, 48), (1, 96), (1, 128), (1, 192), (2, 32), (4, 32))
+MAX_FINE_PAST_BLOCKS = 8
 # The smallest decode past in blocks: below 64 positions attention costs nothing next to weights.
 MIN_DECODE_BLOCKS = 4
 
@@ -82,8 +85,8 @@ def blocks_for(num_positions: int, block_size: int) -> int:
 def default_buckets(max_model_len: int, max_num_seqs: int, block_size: int) -> tuple[Bucket, ...]:
     """The bucket grid of the `cpu` profile: it covers every step up to the two limits.
 
-    Decode: powers of two of rows and of past blocks. Prefill: five chunk shapes over past
-    blocks in powers of four or so, beginning with the single (empty) block of a first chunk.
+    Decode: powers of two of rows and of past blocks. Prefill: chunk shapes over past blocks in
+    powers of four or so, beginning with the single (empty) block of a first chunk.
     """
     longest = blocks_for(max_model_len - 1, block_size)
     batches = [b for b in DECODE_BATCHES if b < max_num_seqs] + [max_num_seqs]
@@ -92,11 +95,11 @@ def default_buckets(max_model_len: int, max_num_seqs: int, block_size: int) -> t
         for batch in batches
         for past in _past_grid(MIN_DECODE_BLOCKS, 2, longest)
     ]
-    chunks = [(b, q) for b, q in PREFILL_CHUNKS if b <= max_num_seqs]
     prefill = [
         Bucket(Phase.PREFILL, batch, tokens, past)
-        for batch, tokens in chunks
         for past in _prefill_past_grid(longest)
+        for batch, tokens in _prefill_chunks(past)
+        if batch <= max_num_seqs
     ]
     return tuple(decode + prefill)
 
@@ -111,6 +114,12 @@ def require_cover(buckets: tuple[Bucket, ...], spec: ExportSpec, max_model_len: 
         BucketTable(buckets, spec.block_size).require_cover(spec.max_num_seqs, max_model_len)
     except BundleError as error:
         raise ConfigError(str(error)) from error
+
+
+def _prefill_chunks(past_blocks: int) -> tuple[tuple[int, int], ...]:
+    if past_blocks > MAX_FINE_PAST_BLOCKS:
+        return PREFILL_CHUNKS
+    return PREFILL_CHUNKS + FINE_PREFILL_CHUNKS
 
 
 def _past_grid(first: int, factor: int, longest: int) -> list[int]:
