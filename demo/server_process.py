@@ -6,7 +6,7 @@ import asyncio
 import os
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -22,7 +22,7 @@ _POLL_S = 0.05
 
 
 @asynccontextmanager
-async def running_server(bundle: Path, log: Path, flags: Sequence[str] = ()) -> AsyncIterator[str]:
+async def running_server(bundle: Path, log: Path) -> AsyncIterator[str]:
     """Serve a bundle on a free loopback port inside of the `with`; yields the target.
 
     Raises:
@@ -33,7 +33,7 @@ async def running_server(bundle: Path, log: Path, flags: Sequence[str] = ()) -> 
         options = ["--grpc-port", "0", "--port-file", str(port_file)]
         # A session of its own: Ctrl-C reaches this process, which then stops the server.
         server = subprocess.Popen(
-            [*tool_command("server.cli"), str(bundle), *options, *flags],
+            [*tool_command("server.cli"), str(bundle), *options],
             cwd=ROOT,
             env={k: v for k, v in os.environ.items() if not k.startswith("OMSERVE_")},
             stdout=output,
