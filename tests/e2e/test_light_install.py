@@ -1,0 +1,116 @@
+"""Serving from the installed wheel, without torch, transformers, onnx or a compiler."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from demo.processes import ROOT
+
+HEAVY = ("torch", "transformers", "onnx", "onnxscript", "accelerate", "gguf", "safetensors")
+START_TIMEOUT_S = 240.0
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `bin` folder of a fresh environment that holds the wheel with the extra `cpu`."""
+    folder = tmp_path_factory.mktemp("light")
+    subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
+    python = str(folder / "venv" / "bin" / "python")
+    quiet = ["--quiet", "--disable-pip-version-check"]
+    build = [sys.executable, "-m", "pip", "wheel", *quiet, "--no-deps", "-w", str(folder)]
+    subprocess.run([*build, str(ROOT)], check=True, cwd=folder)
+    (wheel,) = folder.glob("omserve-*.whl")
+    subprocess.run([python, "-m", "pip", "install", *quiet, f"{wheel}[cpu]"], check=True)
+    return folder / "venv" / "bin"
+
+
+@pytest.fixture
+def without_compiler() -> dict[str, str]:
+    """An environment whose PATH holds nothing."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("OMSERVE_", "PYTHON"))}
+    return kept | {"PATH": ""}
+
+
+@pytest.fixture
+def port(
+    installed: Path, smollm2_bundle: Path, tmp_path: Path, without_compiler: dict[str, str]
+) -> Iterator[str]:
+    """The port of an installed `om-serve`."""
+    port_file, log = tmp_path / "port", tmp_path / "log"
+    flags = ["--grpc-port", "0", "--port-file", str(port_file), "--num-blocks", "64"]
+    with log.open("wb") as output:
+        server = subprocess.Popen(
+            [str(installed / "om-serve"), str(smollm2_bundle), *flags],
+            cwd=tmp_path,
+            env=without_compiler,
+            stdout=output,
+            stderr=output,
+        )
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not port_file.exists():
+        assert server.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
+    yield port_file.read_text().strip()
+    server.send_signal(signal.SIGTERM)
+    assert server.wait(60) == 0, log.read_text()
+
+
+def test_nothing_heavy_is_installed(installed: Path) -> None:
+    listed = subprocess.run(
+        [str(installed / "python"), "-m", "pip", "list", "--format", "json"],
+        check=True,
+        capture_output=True,
+    )
+    names = {package["name"].lower() for package in json.loads(listed.stdout)}
+    assert "omserve" in names
+    assert not names.intersection(HEAVY)
+
+
+def test_the_installed_server_answers_the_installed_client(
+    installed: Path, port: str, tmp_path: Path, without_compiler: dict[str, str]
+) -> None:
+    wait = "from server.client import Client; Client({!r}).wait_ready(200)"
+    target = f"127.0.0.1:{port}"
+    environment = {"cwd": tmp_path, "env": without_compiler, "check": True}
+    subprocess.run([str(installed / "python"), "-c", wait.format(target)], **environment)
+    flags = ["--prompt", "The capital of France is", "--max-new-tokens", "2", "--temperature", "0"]
+    done = subprocess.run(
+        [str(installed / "om-client"), "generate", "--target", target, *flags, "--json"],
+        capture_output=True,
+        **environment,
+    )
+    assert json.loads(done.stdout)["token_ids"][0] == 7042
+
+
+def test_export_om_says_what_is_missing(
+    installed: Path, tmp_path: Path, without_compiler: dict[str, str]
+) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    done = subprocess.run(
+        [
+            str(installed / "export-om"),
+            "build",
+            "model.gguf",
+            "--output",
+            "b",
+            "--target",
+            "cpu",
+        ],
+        cwd=tmp_path,
+        env=without_compiler,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert b"omserve[export]" in done.stderr
+    assert b"Traceback" not in done.stderr
