@@ -198,14 +198,21 @@ class AsyncEngine:
         try:
             engine = self._open_and_warm_up()
         except BaseException as error:  # raised again by the thread that waits in `start`
+            self._close_queue()
             self._started.put(error)
             return
         self._started.put(None)
         try:
             while not self._stopping.is_set():
                 self._advance(engine)
+        except Exception as error:  # a bug; without its thread the engine serves nobody
+            logger.exception("the engine thread ended")
+            self.on_device_error(f"the engine thread ended: {error}")
         finally:
-            self._close(engine)
+            self._close_queue()
+            self._deliver(engine.abort_all())
+            self._load = engine.load()
+            engine.close()
 
     def _open_and_warm_up(self) -> Engine:
         self._progress("loading the bundle")
@@ -276,7 +283,8 @@ class AsyncEngine:
         for loop, deltas in by_loop.items():
             _call_soon(loop, deliver, deltas)
 
-    def _close(self, engine: Engine) -> None:
+    def _close_queue(self) -> None:
+        """Refuse what is queued and all that comes later."""
         with self._closing:
             self._closed = True
         while not self._commands.empty():
@@ -285,9 +293,6 @@ class AsyncEngine:
                 _resolve(command.accepted, _shutting_down())
             elif isinstance(command, _Abort) and command.found is not None:
                 _resolve(command.found, command.request_id in self._streams)
-        self._deliver(engine.abort_all())
-        self._load = engine.load()
-        engine.close()
 
 
 def _shutting_down() -> ShuttingDownError:

@@ -25,7 +25,7 @@ from omruntime.sequence import FinishReason, Request
 from omruntime.settings import EngineSettings
 from omruntime.token_stream import TokenStream, merge
 from tests.omruntime.test_engine import GREEDY
-from tests.omruntime.toy_model import toy_answer
+from tests.omruntime.toy_model import toy_answer, write_toy_bundle
 
 
 @asynccontextmanager
@@ -204,6 +204,24 @@ def test_a_damaged_bundle_fails_the_start(toy_bundle: Path, tmp_path: Path) -> N
     engine = AsyncEngine.open(tmp_path, EngineSettings())
     with pytest.raises(BundleError, match=r"step\.onnx: missing"):
         engine.start(lambda _line: None)
+
+
+def test_a_request_made_before_a_start_that_fails_is_refused(tmp_path: Path) -> None:
+    bundle = write_toy_bundle(tmp_path / "bundle")
+    engine = AsyncEngine.open(bundle, EngineSettings(num_threads=1))
+    (bundle / "programs" / "step.onnx").unlink()
+
+    async def main() -> None:
+        early = asyncio.ensure_future(engine.submit(Request("r", (1,), GREEDY)))
+        await asyncio.sleep(0)
+        with pytest.raises(BundleError):
+            await asyncio.to_thread(engine.start, lambda _line: None)
+        with pytest.raises(ShuttingDownError):
+            await early
+        with pytest.raises(ShuttingDownError):
+            await engine.submit(Request("late", (1,), GREEDY))
+
+    asyncio.run(main())
 
 
 def test_start_reports_every_bucket(toy_bundle: Path) -> None:
