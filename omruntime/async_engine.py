@@ -234,27 +234,27 @@ class AsyncEngine:
 
     def _advance(self, engine: Engine) -> None:
         """Take the waiting commands, run one step, hand out what is new."""
-        outputs = self._take_commands(engine) + engine.step()
+        self._take_commands(engine)
+        outputs = engine.step()
         self._load = engine.load()
         self._deliver(outputs)
         error = engine.take_device_error()
         if error is not None:
             self.on_device_error(error)
 
-    def _take_commands(self, engine: Engine) -> list[EngineOutput]:
+    def _take_commands(self, engine: Engine) -> None:
         """Run all queued commands; waits for one while there is nothing else to do."""
-        outputs: list[EngineOutput] = []
         wait = not engine.has_work
         while True:
             try:
                 command = self._commands.get(block=wait)
             except queue.Empty:
-                return outputs
+                return
             wait = False
             if isinstance(command, _Add):
                 self._add(engine, command)
             elif isinstance(command, _Abort):
-                outputs += self._abort(engine, command)
+                self._abort(engine, command)
 
     def _add(self, engine: Engine, command: _Add) -> None:
         try:
@@ -265,11 +265,14 @@ class AsyncEngine:
         self._streams[command.request.request_id] = command.stream
         _call_soon(command.stream.loop, self._accept, command)
 
-    def _abort(self, engine: Engine, command: _Abort) -> list[EngineOutput]:
+    def _abort(self, engine: Engine, command: _Abort) -> None:
         aborted = engine.abort(command.request_id, command.reason)
         if command.found is not None:
             _resolve(command.found, aborted is not None)
-        return [] if aborted is None else [aborted]
+        if aborted is not None:
+            # At once: the next command may add another request of the same id.
+            self._load = engine.load()
+            self._deliver([aborted])
 
     def _deliver(self, outputs: list[EngineOutput]) -> None:
         """Hand deltas to the streams, with one wake-up for each event loop."""

@@ -259,3 +259,20 @@ def test_an_end_by_stop_string_counts_as_stop(toy_bundle: Path) -> None:
             assert engine.load().num_finished["stop"] == 1
 
     asyncio.run(main())
+
+
+def test_an_id_is_free_within_the_step_that_its_request_was_cancelled_in(toy_bundle: Path) -> None:
+    """The old request's last delta is its own, whatever comes after it under the same id."""
+
+    async def main() -> None:
+        async with running(toy_bundle) as engine:
+            params = replace(GREEDY, max_new_tokens=60)
+            for token in range(1, 40):
+                old = await engine.submit(Request("id", (token,), params))
+                # No turn of the event loop in between: both commands are taken together.
+                engine.cancel("id")
+                new = await engine.submit(Request("id", (token, 2), GREEDY))
+                assert (await read_all(old)).finish_reason is FinishReason.ABORT
+                assert (await read_all(new)).token_ids == toy_answer((token, 2), 20)
+
+    asyncio.run(main())
