@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from omruntime.block_pool import BlockPool
 from omruntime.errors import PromptTooLongError, RequestError
+from omruntime.limits import longest_sequence
 from omruntime.prefix_cache import PrefixCache
 from omruntime.sequence import Request, Sequence
 
@@ -38,8 +39,7 @@ class Admission:
         self._cache = cache
         self._block_size = block_size
         self._max_model_len = max_model_len
-        # The last token of a sequence is never computed and needs no position.
-        self.max_len = min(max_model_len, pool.num_usable * block_size + 1)
+        self.max_len = longest_sequence(max_model_len, pool.num_usable, block_size)
 
     def require_runnable(self, request: Request) -> None:
         """Check that the request could run if it were alone.

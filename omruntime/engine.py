@@ -18,7 +18,7 @@ from omruntime.block_pool import BlockPool
 from omruntime.buckets import Bucket
 from omruntime.bundle_files import check_files
 from omruntime.device import Device, open_device
-from omruntime.errors import BundleError
+from omruntime.errors import BundleError, RequestError
 from omruntime.executor import GraphExecutor
 from omruntime.kv_cache import KVCache
 from omruntime.limits import EngineLimits, resolve_limits
@@ -63,6 +63,8 @@ class Engine:
         self.limits: EngineLimits = resolve_limits(settings, manifest)
         self.profiler = StepProfiler()
         self._device = device
+        # The memory first: a pool that is too large is refused before anything grows with it.
+        self._kv_cache = KVCache(device, manifest.model, manifest.kv, self.limits.num_blocks)
         self._pool = BlockPool(self.limits.num_blocks)
         self._cache = self._new_prefix_cache() if settings.enable_prefix_cache else None
         self._scheduler = Scheduler(
@@ -73,7 +75,6 @@ class Engine:
             manifest.model.eos_token_ids,
         )
         self._sampler = Sampler(manifest.model.vocab_size, manifest.model.eos_token_ids)
-        self._kv_cache = KVCache(device, manifest.model, manifest.kv, self.limits.num_blocks)
         self._executor = GraphExecutor(device, manifest, bundle, self._kv_cache, self.profiler)
         self._device_error: str | None = None
         self._num_finished = {reason.value: 0 for reason in FinishReason}
@@ -98,6 +99,13 @@ class Engine:
         Raises:
             RequestError: It can never run; the message says why, with the limit.
         """
+        prompt, vocab_size = request.prompt_token_ids, self.manifest.model.vocab_size
+        for token_id in (min(prompt, default=0), max(prompt, default=0)):
+            if not 0 <= token_id < vocab_size:
+                raise RequestError(
+                    f"the prompt holds token id {token_id}, outside the model's 0 to "
+                    f"{vocab_size - 1}"
+                )
         self._scheduler.require_runnable(request)
 
     def add(self, request: Request, submitted_at: float | None = None) -> None:
@@ -113,6 +121,7 @@ class Engine:
             OverloadedError: A queue limit is reached.
         """
         at = time.monotonic() if submitted_at is None else submitted_at
+        self.require_fits(request)
         self._scheduler.add(request, at)
 
     def abort(

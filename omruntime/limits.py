@@ -50,6 +50,12 @@ def resolve_limits(settings: EngineSettings, manifest: Manifest) -> EngineLimits
     )
 
 
+def longest_sequence(max_model_len: int, num_usable_blocks: int, block_size: int) -> int:
+    """Most tokens that one sequence can have when it is alone in a pool of so many blocks."""
+    # The last token of a sequence is never computed and needs no position.
+    return min(max_model_len, num_usable_blocks * block_size + 1)
+
+
 def _within(name: str, wanted: int | None, most: int) -> int:
     if wanted is None:
         return most

@@ -5,6 +5,7 @@ For text and chat see `server.LLM`, which adds the tokenizer.
 
 from __future__ import annotations
 
+import operator
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -62,6 +63,7 @@ class LLM:
         Raises:
             BundleError, ConfigError, DeviceError: As `Engine`.
         """
+        self._closed = False
         settings = settings or EngineSettings()
         if device is None:
             self._engine = Engine.open(Path(bundle), settings)
@@ -93,7 +95,9 @@ class LLM:
         Raises:
             RequestError: A prompt or its params are wrong; nothing was generated.
         """
-        requests = list(self._requests([tuple(prompt) for prompt in prompts], params))
+        if self._closed:
+            raise RequestError("the LLM is closed; open another one")
+        requests = list(self._requests([_token_ids(prompt) for prompt in prompts], params))
         for request in requests:
             self._engine.require_fits(request)
         try:
@@ -107,8 +111,10 @@ class LLM:
         return self._engine.load()
 
     def close(self) -> None:
-        """Give everything back to the device."""
-        self._engine.close()
+        """Give everything back to the device; a second call does nothing."""
+        if not self._closed:
+            self._closed = True
+            self._engine.close()
 
     def __enter__(self) -> LLM:
         return self
@@ -154,6 +160,14 @@ class LLM:
                     answers[request_id] = delta if before is None else merge(before, delta)
                     bar.update(delta.finish_reason is not None)
         return answers
+
+
+def _token_ids(prompt: Sequence[int]) -> tuple[int, ...]:
+    """The ids as plain integers; NumPy's are taken, floats and text refused."""
+    try:
+        return tuple(operator.index(token_id) for token_id in prompt)
+    except TypeError as error:
+        raise RequestError(f"a prompt is not a sequence of token ids: {error}") from error
 
 
 def _output(request_id: str, answer: TokenDelta) -> TokenOutput:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import sys
 import types
 import typing
@@ -47,6 +48,22 @@ class SamplingDefaults:
     top_k: int = 0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check the ranges, which are those of a request's own values.
+
+        Raises:
+            BundleError: A value is out of range; the message names it.
+        """
+        for name, is_right, wanted in (
+            ("temperature", 0.0 <= self.temperature < math.inf, "at least 0"),
+            ("top_p", 0.0 < self.top_p <= 1.0, "above 0 and up to 1"),
+            ("top_k", self.top_k >= -1, "at least -1"),
+            ("min_p", 0.0 <= self.min_p <= 1.0, "0 to 1"),
+            ("repetition_penalty", 0.0 < self.repetition_penalty < math.inf, "above 0"),
+        ):
+            if not is_right:
+                raise BundleError(f"{name} is {getattr(self, name)}, wanted {wanted}")
 
 
 @dataclass(frozen=True, slots=True)

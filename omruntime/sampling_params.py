@@ -8,13 +8,36 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from omruntime.errors import RequestError
+from omruntime.field_types import (
+    require_biases,
+    require_flag,
+    require_integer,
+    require_number,
+    require_strings,
+    require_token_ids,
+)
 from omruntime.manifest import SamplingDefaults
+
+_INTEGERS = ("max_new_tokens", "min_new_tokens", "top_k", "seed", "n", "logprobs")
+_NUMBERS = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+)
+_NEVER_UNSET = ("min_new_tokens", "n", "presence_penalty", "frequency_penalty")
 
 MAX_LOGPROBS = 20
 MAX_CHOICES = 128
 MAX_SEED = (1 << 63) - 1
 # OpenAI's range: beyond it a bias decides alone anyway.
 MAX_LOGIT_BIAS = 100.0
+# Every stop string is looked for in every piece of text, on the event loop that serves all
+# requests, and as many characters as the longest one has are held back.
+MAX_STOP_STRINGS = 64
+MAX_STOP_CHARS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +60,8 @@ class SamplingParams:
         banned_token_ids: Ids that are never chosen.
         n: Answers to the same prompt.
         logprobs: None is off; k gives the chosen token and the k best, 0 to 20.
-        stop: Strings that end the answer. Text only: needs the server's text layer.
+        stop: Strings that end the answer, at most 64 of 1 to 256 characters. Text only: needs
+            the server's text layer.
         stop_token_ids: Ids that end the answer as end tokens do.
         include_stop: Whether a matched stop string stays in the text.
         ignore_eos: End tokens do not end the answer.
@@ -69,8 +93,10 @@ class SamplingParams:
         """Check every value that needs no model.
 
         Raises:
-            RequestError: A value is out of range; the message names field, value and range.
+            RequestError: A value is of the wrong type or out of range; the message names field,
+                value and what was wanted.
         """
+        self._require_types()
         _require_range("max_new_tokens", self.max_new_tokens, 1, None)
         _require_range("min_new_tokens", self.min_new_tokens, 0, self.max_new_tokens)
         _require_range("temperature", self.temperature, 0.0, None)
@@ -91,10 +117,34 @@ class SamplingParams:
         _require_range("logprobs", self.logprobs, 0, MAX_LOGPROBS)
         for token_id, bias in self.logit_bias.items():
             _require_range(f"logit_bias[{token_id}]", bias, -MAX_LOGIT_BIAS, MAX_LOGIT_BIAS)
-        if "" in self.stop:
+        self._require_stop()
+
+    def _require_stop(self) -> None:
+        if len(self.stop) > MAX_STOP_STRINGS:
             raise RequestError(
-                "stop holds an empty string, which would end every answer at once; leave it out"
+                f"stop has {len(self.stop)} strings, wanted at most {MAX_STOP_STRINGS}"
             )
+        for number, text in enumerate(self.stop):
+            if not text:
+                raise RequestError(
+                    "stop holds an empty string, which would end every answer at once; leave it out"
+                )
+            if len(text) > MAX_STOP_CHARS:
+                raise RequestError(
+                    f"stop[{number}] has {len(text)} characters, wanted at most {MAX_STOP_CHARS}"
+                )
+
+    def _require_types(self) -> None:
+        for name in _INTEGERS + _NUMBERS:
+            value = getattr(self, name)
+            if value is not None or name in _NEVER_UNSET:
+                (require_integer if name in _INTEGERS else require_number)(name, value)
+        for name in ("allowed_token_ids", "banned_token_ids", "stop_token_ids"):
+            require_token_ids(name, getattr(self, name))
+        for name in ("include_stop", "ignore_eos", "skip_special_tokens"):
+            require_flag(name, getattr(self, name))
+        require_strings("stop", self.stop)
+        require_biases("logit_bias", self.logit_bias)
 
     def require_vocabulary(self, vocab_size: int) -> None:
         """Check every token id against the model.
@@ -111,6 +161,8 @@ class SamplingParams:
                     )
         if self.allowed_token_ids and not set(self.allowed_token_ids) - set(self.banned_token_ids):
             raise RequestError("every id of allowed_token_ids is also in banned_token_ids")
+        if len(set(self.banned_token_ids)) == vocab_size:
+            raise RequestError("banned_token_ids holds every id of the model; leave one to choose")
 
     def resolve(self, defaults: SamplingDefaults) -> SamplingParams:
         """Fill unset fields from the bundle's defaults; set fields win, zero included."""

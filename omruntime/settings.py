@@ -45,14 +45,22 @@ class EngineSettings:
         """
         for name in ("kv_memory_mib", "max_queued_requests", "max_queued_tokens"):
             self._require_at_least(name, 1)
-        # Two: the null block and one that can be handed out.
+        # Two: the null block and one that can be handed out. Block ids are int32 in the graph.
         self._require_at_least("num_blocks", 2)
+        self._require_at_most("num_blocks", (1 << 31) - 1)
         self._require_at_least("max_num_seqs", 1)
         self._require_at_least("max_model_len", 2)
         self._require_at_least("max_chunk_tokens", 2)
         self._require_at_least("num_threads", 0)
+        # Beyond any machine's cores; the threads would be started all the same.
+        self._require_at_most("num_threads", 1024)
 
     def _require_at_least(self, name: str, least: int) -> None:
         value = getattr(self, name)
         if value is not None and value < least:
             raise ConfigError(f"{name} is {value}, wanted at least {least}")
+
+    def _require_at_most(self, name: str, most: int) -> None:
+        value = getattr(self, name)
+        if value is not None and value > most:
+            raise ConfigError(f"{name} is {value}, wanted at most {most}")

@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from omruntime.async_engine import AsyncEngine
 from omruntime.errors import RequestError
+from omruntime.field_types import require_token_ids
 from omruntime.sampling_params import SamplingParams
 from omruntime.settings import EngineSettings
 from server.answers import join_deltas
@@ -75,6 +76,7 @@ class LLM:
         self._engine.start(on_progress)
         self._loop = LoopThread()
         self._num_requests = 0
+        self._closed = False
 
     def generate(
         self,
@@ -100,7 +102,7 @@ class LLM:
         listed = [prompts] if isinstance(prompts, str) else list(prompts)
         each = _one_for_each(params, len(listed))
         requests = [self._request(prompt, p) for prompt, p in zip(listed, each, strict=True)]
-        return self._loop.run(self._answer_all(requests, progress))
+        return self._run(requests, progress)
 
     def chat(
         self,
@@ -129,10 +131,11 @@ class LLM:
             TextRequest(self._request_id(), p, messages=chat, template_arguments=template_arguments)
             for chat, p in zip(conversations, each, strict=True)
         ]
-        return self._loop.run(self._answer_all(requests, progress))
+        return self._run(requests, progress)
 
     def close(self) -> None:
         """Give everything back to the device and end the threads; a second call does nothing."""
+        self._closed = True
         self._engine.stop()
         self._loop.close()
 
@@ -154,7 +157,13 @@ class LLM:
             )
         if isinstance(prompt, str):
             return TextRequest(self._request_id(), params, text=prompt)
+        require_token_ids("a prompt", prompt)
         return TextRequest(self._request_id(), params, token_ids=tuple(prompt))
+
+    def _run(self, requests: list[TextRequest], progress: bool) -> list[RequestOutput]:
+        if self._closed:
+            raise RequestError("the LLM is closed; open another one")
+        return self._loop.run(self._answer_all(requests, progress))
 
     def _request_id(self) -> str:
         self._num_requests += 1
@@ -191,6 +200,9 @@ def _one_for_each(
     if params is None:
         params = SamplingParams()
     each = [params] * num_prompts if isinstance(params, SamplingParams) else list(params)
+    for item in each:
+        if not isinstance(item, SamplingParams):
+            raise RequestError(f"params holds {item!r}, wanted SamplingParams")
     if len(each) != num_prompts:
         raise RequestError(f"got {num_prompts} prompts and {len(each)} params, wanted as many")
     return each

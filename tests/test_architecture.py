@@ -36,7 +36,7 @@ ALLOWED_IN_FUNCTIONS = {"atc_pipeline.cli": {"export."}}
 # each other. `device` stands for the package.
 RANKS = (
     {"errors", "block_key", "profiler"},
-    {"buckets", "settings"},
+    {"buckets", "settings", "field_types"},
     {"manifest"},
     {"sampling_params", "bundle_files", "limits"},
     {"device", "block_pool", "sequence", "seeds", "draw"},

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from omruntime import LLM, EngineSettings, FinishReason, SamplingParams
-from omruntime.errors import NotBuiltInError, RequestError
+from omruntime.errors import NotBuiltInError, OutOfDeviceMemoryError, RequestError
 from tests.omruntime.toy_model import toy_answer
 
 GREEDY = SamplingParams(temperature=0, max_new_tokens=8, ignore_eos=True)
@@ -47,3 +47,22 @@ def test_stop_strings_are_refused_as_they_need_text(toy_bundle: Path) -> None:
         pytest.raises(NotBuiltInError, match=r"server\.LLM"),
     ):
         llm.generate([(1,)], SamplingParams(stop=("x",)), progress=False)
+
+
+@pytest.mark.parametrize("prompt", [[-1], [61], [1.5], ["a"], "text"])
+def test_a_prompt_that_is_no_token_ids_is_refused(toy_bundle: Path, prompt: list[int]) -> None:
+    with LLM(toy_bundle) as llm, pytest.raises(RequestError, match=r"token id"):
+        llm.generate([prompt], GREEDY, progress=False)
+
+
+def test_a_closed_llm_says_so_and_closes_once(toy_bundle: Path) -> None:
+    llm = LLM(toy_bundle)
+    llm.close()
+    llm.close()
+    with pytest.raises(RequestError, match="closed"):
+        llm.generate([(1,)], GREEDY, progress=False)
+
+
+def test_a_pool_beyond_the_memory_is_refused(toy_bundle: Path) -> None:
+    with pytest.raises(OutOfDeviceMemoryError, match="--num-blocks"):
+        LLM(toy_bundle, EngineSettings(num_blocks=(1 << 31) - 1))

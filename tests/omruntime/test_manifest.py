@@ -106,6 +106,10 @@ def test_bucket_table_holds_the_step_programs_only() -> None:
         (lambda m: m.pop("soc"), r"missing fields \['soc'\]"),
         (lambda m: m.update(more=1), r"unknown fields \['more'\]"),
         (lambda m: m["model"].pop("head_dim"), r"model: missing fields \['head_dim'\]"),
+        (
+            lambda m: m["model"]["sampling_defaults"].update(top_p=0.0),
+            r"sampling_defaults: top_p is 0\.0, wanted above 0 and up to 1",
+        ),
         (lambda m: m["model"].update(vocab_size="131"), r"model\.vocab_size: got '131' \(str\)"),
         (lambda m: m["model"].update(vocab_size=131.0), r"model\.vocab_size: .*wanted int"),
         (lambda m: m["model"].update(num_layers=True), r"model\.num_layers: .*bool.*wanted int"),

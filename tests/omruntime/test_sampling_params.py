@@ -6,7 +6,12 @@ import pytest
 
 from omruntime.errors import RequestError
 from omruntime.manifest import SamplingDefaults
-from omruntime.sampling_params import MAX_SEED, SamplingParams
+from omruntime.sampling_params import (
+    MAX_SEED,
+    MAX_STOP_CHARS,
+    MAX_STOP_STRINGS,
+    SamplingParams,
+)
 
 
 @pytest.mark.parametrize(
@@ -40,6 +45,20 @@ def test_a_value_out_of_range_is_refused_by_name(field: str, value: object) -> N
     """BL-24, BL-27, BL-28, BL-30: bad values are refused, never wrapped, clipped or ignored."""
     with pytest.raises(RequestError, match=field):
         SamplingParams(**{field: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("stop", "message"),
+    [
+        (("x",) * 65, "stop has 65 strings, wanted at most 64"),
+        (("x", "y" * 257), r"stop\[1\] has 257 characters, wanted at most 256"),
+    ],
+)
+def test_stop_strings_are_bounded(stop: tuple[str, ...], message: str) -> None:
+    """Searching them takes the time of every other request."""
+    SamplingParams(stop=("x" * MAX_STOP_CHARS,) * MAX_STOP_STRINGS)
+    with pytest.raises(RequestError, match=message):
+        SamplingParams(stop=stop)
 
 
 @pytest.mark.parametrize("bias", [1000.0, -100.5, math.nan])
