@@ -137,9 +137,12 @@ def _announce_port(settings: Settings, port: int) -> None:
     try:
         # By rename, so that a reader never sees half a number.
         partial = path.with_name(path.name + ".partial")
-        partial.write_text(f"{port}\n")
-        partial.replace(path)
-    except OSError as error:
+        try:
+            partial.write_text(f"{port}\n")
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+    except (OSError, ValueError) as error:  # ValueError: a path such as / has no name
         raise ConfigError(f"cannot write port_file {path}: {error}") from error
 
 

@@ -8,6 +8,7 @@ from importlib import metadata
 import grpc.aio
 
 from omruntime.errors import RequestError, UnknownRequestError
+from omruntime.limits import longest_sequence
 from server.grpc_service import require_served_model
 from server.lifecycle import Lifecycle, ServerState
 from server.pb import control_pb2 as pb
@@ -69,7 +70,9 @@ class GrpcControlService(control_pb2_grpc.ControlServiceServicer):
             eos_token_ids=facts.eos_token_ids,
             eos_source=facts.eos_source,
             sampling_defaults=pb.SamplingDefaults(**dataclasses.asdict(facts.sampling_defaults)),
-            max_model_len=limits.max_model_len,
+            max_model_len=longest_sequence(
+                limits.max_model_len, limits.num_blocks - 1, manifest.kv.block_size
+            ),
             max_num_seqs=limits.max_num_seqs,
             block_size=manifest.kv.block_size,
             profile=manifest.profile,

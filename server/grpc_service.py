@@ -12,6 +12,7 @@ from contextlib import aclosing, asynccontextmanager
 
 import grpc
 import grpc.aio
+from google.protobuf.message import Message
 
 from omruntime.errors import DeviceError, OverloadedError, RequestError, UnknownModelError
 from omruntime.sequence import FinishReason
@@ -20,7 +21,6 @@ from server.grpc_messages import (
     GenerationMessage,
     chat_messages_from,
     choice_to,
-    require_known_fields,
     stream_response_to,
     template_arguments_from,
     text_request_from,
@@ -34,6 +34,11 @@ from server.text import TextDelta, TextRequest
 # What a client at gRPC's default can read. Beyond it the client's library would refuse a reply
 # that cost minutes, so such answers are for GenerateStream.
 MAX_UNARY_REPLY_BYTES = 4 << 20
+# Bounds of Tokenize and Detokenize, so that no reply takes the event loop for long to build.
+# With at most one token for each UTF-8 byte, and ids below 2**21, the largest reply just reaches
+# MAX_UNARY_REPLY_BYTES; a tokenizer that makes more of a text is caught by the check of the reply.
+MAX_TOKENIZE_CHARS = 1 << 18
+MAX_DETOKENIZE_IDS = 1 << 18
 # With 20 alternatives a token's logprobs take about 500 bytes, so an event stays far below that.
 MAX_EVENT_TOKENS = 1024
 
@@ -67,11 +72,7 @@ class GrpcInferenceService(inference_pb2_grpc.InferenceServiceServicer):
             model=self._model,
             choices=[choice_to(answer) for answer in answers],
         )
-        if response.ByteSize() > MAX_UNARY_REPLY_BYTES:
-            raise OverloadedError(
-                f"the reply has {response.ByteSize():,} bytes, a unary reply may have "
-                f"{MAX_UNARY_REPLY_BYTES:,}; use GenerateStream, or ask for fewer logprobs"
-            )
+        _require_unary_size(response, "use GenerateStream, or ask for fewer logprobs")
         return response
 
     async def GenerateStream(  # noqa: N802 - the RPC's name
@@ -117,7 +118,6 @@ class GrpcInferenceService(inference_pb2_grpc.InferenceServiceServicer):
         """Turn text, or a chat, into token ids."""
         generator = self._lifecycle.require_serving()
         self._require_model(request)
-        require_known_fields(request)
         which = request.WhichOneof("input")
         if which is None:
             raise RequestError("nothing to tokenize: set one of text and chat")
@@ -125,13 +125,20 @@ class GrpcInferenceService(inference_pb2_grpc.InferenceServiceServicer):
         if which == "chat":
             messages = chat_messages_from(request.chat)
             text = await generator.render_chat(messages, template_arguments_from(request.chat))
+        if len(text) > MAX_TOKENIZE_CHARS:
+            raise RequestError(
+                f"{which} has {len(text)} characters, wanted at most {MAX_TOKENIZE_CHARS}; "
+                f"send it in pieces"
+            )
         add_special_tokens = (
             request.add_special_tokens
             if request.HasField("add_special_tokens")
             else which == "text"
         )
         token_ids = await generator.tokenize(text, add_special_tokens)
-        return pb.TokenizeResponse(token_ids=token_ids, text=text)
+        response = pb.TokenizeResponse(token_ids=token_ids, text=text)
+        _require_unary_size(response, "send a shorter text")
+        return response
 
     async def Detokenize(  # noqa: N802 - the RPC's name
         self, request: pb.DetokenizeRequest, context: grpc.aio.ServicerContext
@@ -139,16 +146,30 @@ class GrpcInferenceService(inference_pb2_grpc.InferenceServiceServicer):
         """Turn token ids into text."""
         generator = self._lifecycle.require_serving()
         self._require_model(request)
-        require_known_fields(request)
+        if len(request.token_ids) > MAX_DETOKENIZE_IDS:
+            raise RequestError(
+                f"token_ids has {len(request.token_ids)} ids, wanted at most "
+                f"{MAX_DETOKENIZE_IDS}; send them in pieces"
+            )
         skip = request.skip_special_tokens if request.HasField("skip_special_tokens") else True
         text = await generator.detokenize(tuple(request.token_ids), skip)
-        return pb.DetokenizeResponse(text=text)
+        response = pb.DetokenizeResponse(text=text)
+        _require_unary_size(response, "send fewer ids")
+        return response
 
     def _require_model(
         self, message: GenerationMessage | pb.TokenizeRequest | pb.DetokenizeRequest
     ) -> None:
         if message.HasField("model"):
             require_served_model(message.model, self._model)
+
+
+def _require_unary_size(response: Message, advice: str) -> None:
+    if response.ByteSize() > MAX_UNARY_REPLY_BYTES:
+        raise OverloadedError(
+            f"the reply has {response.ByteSize():,} bytes, a unary reply may have "
+            f"{MAX_UNARY_REPLY_BYTES:,}; {advice}"
+        )
 
 
 def require_served_model(wanted: str, served: str) -> None:

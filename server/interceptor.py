@@ -1,5 +1,7 @@
 """ErrorInterceptor: every failure of an RPC becomes a status code here, and nowhere else.
 
+Also reads the request's bytes, as grpc answers malformed ones with UNKNOWN and a traceback.
+
 Only our own services pass through it; health and reflection answer for themselves.
 """
 
@@ -11,8 +13,10 @@ from collections.abc import Awaitable, Callable
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError, Message
 
-from omruntime.errors import OmError
+from omruntime.errors import OmError, RequestError
+from server.grpc_messages import require_known_fields
 from server.status import status_of
 
 logger = logging.getLogger(__name__)
@@ -21,7 +25,9 @@ logger = logging.getLogger(__name__)
 # over the bound turns the whole status into another one. Percent-encoding may treble it.
 MAX_MESSAGE_CHARACTERS = 1000
 
-_Behavior = Callable[[object, grpc.aio.ServicerContext], Awaitable[object]]
+_Behavior = Callable[[Message, grpc.aio.ServicerContext], Awaitable[object]]
+_RawBehavior = Callable[[bytes, grpc.aio.ServicerContext], Awaitable[object]]
+_Parse = Callable[[bytes], Message]
 
 
 # grpc has no types here, so its classes are Any to mypy.
@@ -43,16 +49,17 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             else (grpc.unary_unary_rpc_method_handler, handler.unary_unary)
         )
         return wrap(
-            _translating(behavior, handler_call_details.method),
-            request_deserializer=handler.request_deserializer,
+            _translating(behavior, handler.request_deserializer, handler_call_details.method),
+            # None: the bytes as they came.
+            request_deserializer=None,
             response_serializer=handler.response_serializer,
         )
 
 
-def _translating(behavior: _Behavior, method: str) -> _Behavior:
-    async def call(request: object, context: grpc.aio.ServicerContext) -> object:
+def _translating(behavior: _Behavior, parse: _Parse, method: str) -> _RawBehavior:
+    async def call(raw: bytes, context: grpc.aio.ServicerContext) -> object:
         try:
-            return await behavior(request, context)
+            return await behavior(_read(parse, raw), context)
         except grpc.aio.AbortError:
             raise
         except OmError as error:
@@ -66,6 +73,17 @@ def _translating(behavior: _Behavior, method: str) -> _Behavior:
             )
 
     return call
+
+
+def _read(parse: _Parse, raw: bytes) -> Message:
+    try:
+        message = parse(raw)
+    except DecodeError as error:
+        raise RequestError(
+            f"the request's {len(raw)} bytes are not the protobuf message of this RPC: {error}"
+        ) from error
+    require_known_fields(message)
+    return message
 
 
 async def _abort(context: grpc.aio.ServicerContext, method: str, error: OmError) -> object:

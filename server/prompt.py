@@ -11,10 +11,10 @@ from omruntime.errors import PromptTooLongError, RequestError
 from omruntime.manifest import ModelFacts
 from omruntime.sampling_params import SamplingParams
 from server.text import TextRequest
-from server.tokenizer import Tokenizer
+from server.tokenizer import MAX_QUICK_CHARS, Tokenizer
 
 # Longer texts would hold up the other requests of the event loop, so a thread encodes them.
-MAX_INLINE_CHARS = 4096
+MAX_INLINE_CHARS = MAX_QUICK_CHARS
 
 
 class PromptEncoder:
@@ -31,6 +31,7 @@ class PromptEncoder:
         Raises:
             RequestError: Not exactly one kind of prompt, an empty one, or an id that the model
                 does not have.
+            PromptTooLongError: A text that cannot fit, whatever its tokens are.
             PreconditionError: Messages without a chat template in the bundle.
         """
         given = [
@@ -44,11 +45,11 @@ class PromptEncoder:
         token_ids = await self._token_ids(request)
         if not token_ids:
             raise RequestError(f"{given[0]} gives no token, wanted at least one")
-        self.require_known(token_ids)
+        self.require_known(token_ids, given[0])
         return token_ids
 
-    def require_known(self, token_ids: tuple[int, ...]) -> None:
-        """Check ids against the model.
+    def require_known(self, token_ids: tuple[int, ...], field: str = "token_ids") -> None:
+        """Check the ids that `field` of a request gives against the model.
 
         Raises:
             RequestError: An id is outside of the vocabulary; the message names it.
@@ -57,8 +58,7 @@ class PromptEncoder:
         for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
             if not 0 <= token_id < vocab_size:
                 raise RequestError(
-                    f"the prompt holds token id {token_id}, outside the model's 0 to "
-                    f"{vocab_size - 1}"
+                    f"{field} holds token id {token_id}, outside the model's 0 to {vocab_size - 1}"
                 )
 
     def fit(self, params: SamplingParams, num_prompt_tokens: int) -> SamplingParams:
@@ -92,11 +92,24 @@ class PromptEncoder:
             return request.token_ids
         if request.messages is not None:
             # A template is a program of its own and may take its time.
-            return await asyncio.to_thread(
-                self._tokenizer.encode_chat, request.messages, request.template_arguments
+            text = await asyncio.to_thread(
+                self._tokenizer.render_chat, request.messages, request.template_arguments
             )
+            self._require_fitting(text)
+            return await self.encode_text(text, add_special_tokens=False)
         assert request.text is not None
+        self._require_fitting(request.text)
         return await self.encode_text(request.text)
+
+    def _require_fitting(self, text: str) -> None:
+        """Refuse what is too long whatever its tokens are, before work is spent on it."""
+        most_chars = self._max_model_len * self._tokenizer.max_token_chars
+        if len(text) > most_chars:
+            raise PromptTooLongError(
+                f"the prompt has {len(text)} characters, wanted at most {most_chars}: the limit "
+                f"of {self._max_model_len} tokens (max_model_len), of at most "
+                f"{self._tokenizer.max_token_chars} characters each; send a shorter prompt"
+            )
 
     async def encode_text(self, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:
         """As `Tokenizer.encode_text`, without holding up the event loop."""

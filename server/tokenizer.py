@@ -26,6 +26,9 @@ from server.chat_template import ChatTemplate
 from server.text import ChatMessage
 
 TOKENIZER_FOLDER = "tokenizer"
+# The library encodes one text in the calling thread but keeps the interpreter lock, which would
+# hold up every other thread; as a batch it gives the lock up, and waits for other batches.
+MAX_QUICK_CHARS = 4096
 _DEFAULT, _TOOL_USE = "default", "tool_use"
 # The conversation and the template itself are not the caller's to replace.
 _RESERVED_ARGUMENTS = ("messages", "chat_template")
@@ -46,7 +49,11 @@ class TokenizerConfig:
 
 
 class Tokenizer:
-    """Immutable; may be used by several threads at once."""
+    """Immutable; may be used by several threads at once.
+
+    Attributes:
+        max_token_chars: Most characters of text that one token stands for.
+    """
 
     def __init__(
         self,
@@ -63,6 +70,8 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder()
         self._special_ids = frozenset(i for i, token in added.items() if token.special)
         self._prefix = self._missing_bos()
+        # As spelled in the vocabulary, where no spelling is shorter than the text it stands for.
+        self.max_token_chars = max(map(len, backend.get_vocab(with_added_tokens=True)), default=1)
 
     @staticmethod
     def load(folder: Path) -> Tokenizer:
@@ -93,29 +102,16 @@ class Tokenizer:
         ids = self._encode(text, add_special_tokens)
         return self._prefix + ids if add_special_tokens else ids
 
-    def encode_chat(
-        self,
-        messages: Sequence[ChatMessage],
-        template_arguments: Mapping[str, Any] | None = None,
-        add_generation_prompt: bool = True,
-    ) -> tuple[int, ...]:
-        """The ids of a conversation; the template writes every special token itself.
-
-        Special tokens that a message spells out become the real ones, as in transformers.
-
-        Raises:
-            PreconditionError, RequestError: As `render_chat`.
-        """
-        text = self.render_chat(messages, template_arguments, add_generation_prompt)
-        return self._encode(text, add_special_tokens=False)
-
     def render_chat(
         self,
         messages: Sequence[ChatMessage],
         template_arguments: Mapping[str, Any] | None = None,
         add_generation_prompt: bool = True,
     ) -> str:
-        """The text of a conversation.
+        """The text of a conversation, to be encoded without added special tokens.
+
+        The template writes every special token itself, and those that a message spells out
+        become the real ones, as in transformers.
 
         Args:
             messages: In order, at least one.
@@ -157,7 +153,13 @@ class Tokenizer:
 
     def _encode(self, text: str, add_special_tokens: bool) -> tuple[int, ...]:
         try:
-            return tuple(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+            if len(text) <= MAX_QUICK_CHARS:
+                encoding = self._backend.encode(text, add_special_tokens=add_special_tokens)
+            else:
+                (encoding,) = self._backend.encode_batch_fast(
+                    [text], add_special_tokens=add_special_tokens
+                )
+            return tuple(encoding.ids)
         except (TypeError, UnicodeEncodeError) as error:  # of a text with half a surrogate pair
             raise RequestError(f"the text is not valid Unicode: {error}") from error
 

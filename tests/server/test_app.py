@@ -179,6 +179,15 @@ def test_a_device_error_turns_the_health(start: Start) -> None:
     assert process.exit_code() == 0
 
 
+def test_a_port_file_that_is_a_folder_leaves_nothing_behind(start: Start, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    process = start("ready", "--port-file", str(folder))
+    assert process.exit_code() == 2
+    assert f"cannot write port_file {folder}" in process.log.read_text()
+    assert not folder.with_name("folder.partial").exists()
+
+
 def test_a_port_file_that_cannot_be_written_is_a_config_error(start: Start) -> None:
     process = start("ready", "--port-file", "/nowhere/port")
     assert process.exit_code() == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import grpc
 import pytest
 
@@ -35,6 +37,14 @@ def test_model_info_tells_defaults_and_the_limits_in_force(client: Client) -> No
     assert not info.HasField("bos_token_id")
     assert (info.sampling_defaults.temperature, info.sampling_defaults.top_k) == (0.6, 20)
     assert info.kv_identity == MANIFEST.kv_identity
+
+
+def test_model_info_tells_a_pool_that_is_shorter_than_the_model(
+    server: FakeServer, client: Client
+) -> None:
+    """Three usable blocks of 16, and the last token needs no place."""
+    server.engine.limits = dataclasses.replace(LIMITS, num_blocks=4)
+    assert client.model_info().max_model_len == 49
 
 
 def test_model_info_of_another_model_is_not_found(channel: grpc.Channel) -> None:

@@ -12,7 +12,7 @@ import pytest
 from omruntime import errors
 from omruntime.sequence import FinishReason
 from omruntime.step import TokenLogprobs
-from server.grpc_service import MAX_EVENT_TOKENS
+from server.grpc_service import MAX_DETOKENIZE_IDS, MAX_EVENT_TOKENS, MAX_TOKENIZE_CHARS
 from server.pb import inference_pb2 as pb
 from server.pb import inference_pb2_grpc
 from server.text import ChatMessage, TextDelta
@@ -369,6 +369,42 @@ def test_detokenize(stub: Stub) -> None:
     assert stub.Detokenize(pb.DetokenizeRequest(token_ids=[2, 97])).text == "a"
     whole = pb.DetokenizeRequest(token_ids=[2, 97], skip_special_tokens=False)
     assert stub.Detokenize(whole).text == "\x02a"
+
+
+def test_tokenize_and_detokenize_are_bounded(server: FakeServer, stub: Stub) -> None:
+    """Within the bounds no reply passes what a client at gRPC's defaults reads."""
+    most_chars, most_ids = MAX_TOKENIZE_CHARS, MAX_DETOKENIZE_IDS
+    stub.Tokenize(pb.TokenizeRequest(text="x" * most_chars))
+    stub.Detokenize(pb.DetokenizeRequest(token_ids=[97] * most_ids))
+    chat = pb.Chat(messages=[{"role": "user", "content": "x" * most_chars}])
+    for call, words in (
+        (lambda: stub.Tokenize(pb.TokenizeRequest(text="x" * (most_chars + 1))), "text has 262145"),
+        (lambda: stub.Tokenize(pb.TokenizeRequest(chat=chat)), "chat has 2621"),
+        (
+            lambda: stub.Detokenize(pb.DetokenizeRequest(token_ids=[97] * (most_ids + 1))),
+            "token_ids has 262145",
+        ),
+    ):
+        code, details = refusal(call)
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        assert words in details
+        assert "wanted at most 262144" in details
+
+
+def test_a_tokenize_reply_over_the_unary_limit_is_refused(server: FakeServer, stub: Stub) -> None:
+    """A tokenizer that makes more ids of a text than it has bytes."""
+    server.generator.ids_per_char = 20
+    code, details = refusal(lambda: stub.Tokenize(pb.TokenizeRequest(text="x" * (1 << 18))))
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "a unary reply may have 4,194,304" in details
+
+
+def test_a_detokenize_reply_over_the_unary_limit_is_refused(server: FakeServer, stub: Stub) -> None:
+    server.generator.chars_per_id = 20
+    ids = pb.DetokenizeRequest(token_ids=[97] * (1 << 18))
+    code, details = refusal(lambda: stub.Detokenize(ids))
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "a unary reply may have 4,194,304" in details
 
 
 def test_tokenize_refusals(server: FakeServer, stub: Stub) -> None:

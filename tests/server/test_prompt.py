@@ -7,8 +7,10 @@ import pytest
 from omruntime.errors import PreconditionError, PromptTooLongError, RequestError
 from omruntime.manifest import SamplingDefaults
 from omruntime.sampling_params import SamplingParams
+from server.chat_template import ChatTemplate
 from server.prompt import PromptEncoder
 from server.text import ChatMessage, TextRequest
+from server.tokenizer import Tokenizer, TokenizerConfig
 from tests.server.scripted_engine import model_facts
 from tests.server.tiny_tokenizers import CHAT_TEMPLATE, byte_level_backend, tokenizer_of
 
@@ -38,7 +40,9 @@ def test_each_kind_of_prompt_is_encoded() -> None:
 
 def test_long_text_is_encoded_in_a_thread_with_the_same_result() -> None:
     text = "the " * 2000
-    assert encode(text=text) == TOKENIZER.encode_text(text)
+    prompts = PromptEncoder(TOKENIZER, model_facts(VOCAB_SIZE, DEFAULTS), 8192)
+    request = TextRequest("r", SamplingParams(), text=text)
+    assert asyncio.run(prompts.encode(request)) == TOKENIZER.encode_text(text)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +84,43 @@ def test_a_text_whose_token_the_model_does_not_have_is_refused() -> None:
     assert tool >= VOCAB_SIZE
     with pytest.raises(RequestError, match=f"token id {tool}"):
         encode(text="hello <tool>")
+
+
+class UnusedEncoder(Tokenizer):
+    """Renders conversations, and must not be asked to encode."""
+
+    def encode_text(self, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:
+        raise AssertionError("a text that cannot fit was encoded")
+
+
+@pytest.mark.parametrize("kind", ["text", "messages"])
+def test_a_text_that_cannot_fit_is_refused_before_it_is_encoded(kind: str) -> None:
+    """256 tokens of 13 characters, as long as `<|endoftext|>`."""
+    text = "x" * (256 * 13 + 1)
+    tokenizer = UnusedEncoder(
+        byte_level_backend(),
+        TokenizerConfig(None, False, {}),
+        {"default": ChatTemplate("{{ messages[0].content }}", "test.jinja")},
+    )
+    prompts = PromptEncoder(tokenizer, model_facts(VOCAB_SIZE, DEFAULTS), MAX_MODEL_LEN)
+    request = (
+        TextRequest("r", SamplingParams(), text=text)
+        if kind == "text"
+        else TextRequest("r", SamplingParams(), messages=(ChatMessage("user", text),))
+    )
+    with pytest.raises(PromptTooLongError, match=r"3329 characters.* 3328: .* 256 tokens"):
+        asyncio.run(prompts.encode(request))
+
+
+@pytest.mark.parametrize("field", ["text", "token_ids"])
+def test_the_field_that_holds_an_unknown_id_is_named(field: str) -> None:
+    with pytest.raises(RequestError, match=f"^{field} holds token id"):
+        encode(**{field: "<tool>" if field == "text" else (VOCAB_SIZE,)})
+
+
+def test_ids_for_detokenize_are_named_as_its_field() -> None:
+    with pytest.raises(RequestError, match=r"^token_ids holds token id -1"):
+        PROMPTS.require_known((-1,))
 
 
 @pytest.mark.parametrize("num_prompt_tokens", [256, 257])

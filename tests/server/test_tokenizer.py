@@ -1,6 +1,9 @@
 """Tokenizer: the files of a bundle, and ids equal to transformers'."""
 
 import json
+import sys
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from omruntime.errors import BundleError, PreconditionError, RequestError
 from server.text import ChatMessage
-from server.tokenizer import Tokenizer
+from server.tokenizer import MAX_QUICK_CHARS, Tokenizer
 from tests.server.tiny_tokenizers import (
     CHAT_TEMPLATE,
     END_ID,
@@ -23,6 +26,10 @@ from tests.server.tiny_tokenizers import (
 CHAT = (ChatMessage("user", "What is the  time? 🦙"), ChatMessage("assistant", " Late "))
 
 
+def encode_chat(tokenizer: Tokenizer, messages: Sequence[ChatMessage]) -> tuple[int, ...]:
+    return tokenizer.encode_text(tokenizer.render_chat(messages), add_special_tokens=False)
+
+
 def test_chat_ids_equal_those_of_transformers() -> None:
     """BL-13: id by id; the template's text is encoded without added special tokens."""
     backend = byte_level_backend()
@@ -32,7 +39,7 @@ def test_chat_ids_equal_those_of_transformers() -> None:
     wanted = reference.apply_chat_template(
         messages, tokenize=True, add_generation_prompt=True, return_dict=False
     )
-    assert tokenizer_of(backend, CHAT_TEMPLATE).encode_chat(CHAT) == tuple(wanted)
+    assert encode_chat(tokenizer_of(backend, CHAT_TEMPLATE), CHAT) == tuple(wanted)
 
 
 def test_an_rstrip_token_takes_the_space_after_it_as_in_transformers() -> None:
@@ -68,7 +75,7 @@ def test_a_template_that_prints_bos_gives_one_bos(tmp_path: Path, processor_adds
     """BL-13: a template that begins with bos_token on a tokenizer that adds one."""
     folder = bos_backend_folder(tmp_path, processor_adds)
     (folder / "chat_template.jinja").write_text("{{ bos_token }}{{ messages[0].content }}")
-    ids = Tokenizer.load(folder).encode_chat([ChatMessage("user", "a")])
+    ids = encode_chat(Tokenizer.load(folder), [ChatMessage("user", "a")])
     assert ids.count(1) == 1
 
 
@@ -76,7 +83,7 @@ def test_without_a_template_chat_is_refused_and_text_works(tmp_path: Path) -> No
     """BL-09 d: the missing template is named."""
     tokenizer = Tokenizer.load(write_tokenizer(tmp_path, byte_level_backend()))
     with pytest.raises(PreconditionError, match=r"chat_template\.jinja"):
-        tokenizer.encode_chat(CHAT)
+        tokenizer.render_chat(CHAT)
     assert tokenizer.encode_text("the") == (260,)
 
 
@@ -115,7 +122,7 @@ def test_a_conversation_without_messages_is_refused() -> None:
 def test_a_message_that_spells_a_special_token_gives_the_real_one() -> None:
     """BL-18: documented, and what transformers does."""
     tokenizer = tokenizer_of(byte_level_backend(), CHAT_TEMPLATE)
-    ids = tokenizer.encode_chat([ChatMessage("user", "hi<|im_end|>\n")])
+    ids = encode_chat(tokenizer, [ChatMessage("user", "hi<|im_end|>\n")])
     assert ids.count(END_ID) == 2
 
 
@@ -140,6 +147,47 @@ def test_a_prompt_is_neither_cut_nor_filled_up(tmp_path: Path) -> None:
     backend.enable_padding(length=16)
     tokenizer = Tokenizer.load(write_tokenizer(tmp_path, backend))
     assert len(tokenizer.encode_text("abcdefgh")) == 8
+
+
+def test_long_and_short_texts_are_encoded_alike() -> None:
+    """Beyond MAX_QUICK_CHARS the library is called in another way."""
+    tokenizer = tokenizer_of(byte_level_backend())
+    part = "the 🦙 <tool> x"
+    ids = tokenizer.encode_text(part)
+    times = MAX_QUICK_CHARS // len(part) + 1
+    assert tokenizer.encode_text(part * times) == ids * times
+    with pytest.raises(RequestError, match="not valid Unicode"):
+        tokenizer.encode_text("a\ud83e" * MAX_QUICK_CHARS)
+
+
+def test_a_long_text_leaves_the_other_threads_running() -> None:
+    """Encoding must give the interpreter lock up by itself: here nothing else takes it away."""
+    tokenizer = tokenizer_of(byte_level_backend())
+    text = "the quick brown fox " * 20_000
+    num_ticks, done = 0, threading.Event()
+
+    def tick() -> None:
+        nonlocal num_ticks
+        while not done.wait(0.001):
+            num_ticks += 1
+
+    interval_s = sys.getswitchinterval()
+    thread = threading.Thread(target=tick)
+    thread.start()
+    sys.setswitchinterval(1000)
+    try:
+        num_before = num_ticks
+        tokenizer.encode_text(text)
+        num_after = num_ticks
+    finally:
+        sys.setswitchinterval(interval_s)
+        done.set()
+        thread.join()
+    assert num_after > num_before
+
+
+def test_the_longest_token_is_known() -> None:
+    assert tokenizer_of(byte_level_backend()).max_token_chars == len("<|endoftext|>")
 
 
 def test_half_a_surrogate_pair_is_the_callers_fault() -> None:

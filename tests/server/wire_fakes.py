@@ -85,7 +85,7 @@ class FakeGenerator:
 
     Attributes:
         script: Deltas, errors to raise, or HOLD: wait until the request is aborted.
-        delay: Awaited before each item.
+        ids_per_char, chars_per_id: How often `tokenize` and `detokenize` repeat their result.
     """
 
     HOLD = "hold"
@@ -97,6 +97,8 @@ class FakeGenerator:
     num_closed: int = 0
     live: dict[str, asyncio.Event] = field(default_factory=dict)
     error: Exception | None = None
+    ids_per_char: int = 1
+    chars_per_id: int = 1
 
     async def stream(self, request: TextRequest) -> AsyncGenerator[TextDelta, None]:
         if request.request_id in self.live:
@@ -119,11 +121,14 @@ class FakeGenerator:
 
     async def tokenize(self, text: str, add_special_tokens: bool) -> tuple[int, ...]:
         self._raise_error()
-        return ((1,) if add_special_tokens else ()) + tuple(ord(c) for c in text)
+        return ((1,) if add_special_tokens else ()) + tuple(
+            ord(c) for c in text
+        ) * self.ids_per_char
 
     async def detokenize(self, token_ids: Sequence[int], skip_special_tokens: bool) -> str:
         self._raise_error()
-        return "".join(chr(i) for i in token_ids if i > 2 or not skip_special_tokens)
+        text = "".join(chr(i) for i in token_ids if i > 2 or not skip_special_tokens)
+        return text * self.chars_per_id
 
     async def render_chat(
         self, messages: Sequence[ChatMessage], template_arguments: Mapping[str, Any] | None
