@@ -7,9 +7,9 @@ import sys
 from omruntime.errors import CallError
 from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import FinishReason
-from server.client import Client
 from server.client_messages import CallOptions
 from server.status import exit_code_of
+from server.terminal_client import TerminalClient
 from server.text import ChatMessage
 
 EXIT_COMMAND = "/exit"
@@ -23,7 +23,11 @@ class ChatSession:
     """
 
     def __init__(
-        self, client: Client, params: SamplingParams, options: CallOptions, system: str | None
+        self,
+        client: TerminalClient,
+        params: SamplingParams,
+        options: CallOptions,
+        system: str | None,
     ) -> None:
         self._client = client
         self._params = params

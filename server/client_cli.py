@@ -15,10 +15,10 @@ from omruntime.errors import CallError, OmError, RequestError
 from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import FinishReason
 from server.chat_session import ChatSession
-from server.client import Client
 from server.client_messages import CallOptions, Generation, Prompt
 from server.client_options import add_sampling_flags, parse_token_ids, sampling_params_of
 from server.status import exit_code_of
+from server.terminal_client import TerminalClient
 from server.text import ChatMessage, TextDelta
 
 _ROLES = ("system", "user", "assistant")
@@ -139,17 +139,17 @@ def _run(arguments: argparse.Namespace) -> int:
         template_arguments=arguments.template_arguments,
         timeout_s=arguments.timeout_s,
     )
-    with Client(arguments.target) as client:
-        if arguments.command == "chat":
-            return ChatSession(client, params, options, arguments.system).run()
-        prompt = _prompt_of(arguments)
-        if arguments.json:
-            generation = client.generate(prompt, params, options)
-            print(json.dumps(to_plain(generation, params), ensure_ascii=False))
-            return 0
-        if params.n > 1:
-            return _print_all(client.generate(prompt, params, options).answers)
-        return _print_stream(client.stream(prompt, params, options))
+    client = TerminalClient(arguments.target)
+    if arguments.command == "chat":
+        return ChatSession(client, params, options, arguments.system).run()
+    prompt = _prompt_of(arguments)
+    if arguments.json:
+        generation = client.generate(prompt, params, options)
+        print(json.dumps(to_plain(generation, params), ensure_ascii=False))
+        return 0
+    if params.n > 1:
+        return _print_all(client.generate(prompt, params, options).answers)
+    return _print_stream(client.stream(prompt, params, options))
 
 
 def _prompt_of(arguments: argparse.Namespace) -> Prompt:
