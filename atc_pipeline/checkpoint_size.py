@@ -10,7 +10,7 @@ import json
 import math
 import mmap
 import struct
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 SAFETENSORS_INDEX = "model.safetensors.index.json"
 # Sizes of the GGUF value types by number; 8 is a string, 9 an array.
@@ -46,7 +46,10 @@ def _weight_files(folder: Path) -> list[Path]:
     index = folder / SAFETENSORS_INDEX
     if index.exists():
         weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        return [folder / name for name in sorted(set(weight_map.values()))]
+        names = sorted(set(weight_map.values()))
+        if any(PurePosixPath(n).is_absolute() or ".." in PurePosixPath(n).parts for n in names):
+            raise ValueError(f"{index}: names files outside of the folder")
+        return [folder / name for name in names]
     return sorted(folder.glob("*.safetensors"))
 
 

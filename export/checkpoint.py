@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import (
@@ -24,12 +25,25 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from export.architectures import require_known_rope, require_proven
+from export.architectures import require_known_rope, require_known_type, require_proven
 from export.checkpoint_files import CheckpointFiles
 from export.gguf_facts import GgufFacts, read_gguf, unused_gguf_tensors
 from export.spec import ExportSpec
 from omruntime.errors import ConfigError, ExportError
 
+# Without one of these transformers may make up an empty tokenizer.
+_TOKENIZER_NAMES = frozenset(
+    {
+        "tokenizer.json",
+        "tokenizer.model",
+        "vocab.json",
+        "vocab.txt",
+        "spiece.model",
+        "sentencepiece.bpe.model",
+        "tiktoken.model",
+        "tekken.json",
+    }
+)
 # Buffers that old checkpoints carry and every model computes itself.
 _DERIVED_SUFFIXES = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias")
 
@@ -62,7 +76,7 @@ def open_checkpoint(files: CheckpointFiles, spec: ExportSpec) -> Iterator[Checkp
 
     Raises:
         ConfigError: A config cannot be read.
-        UnprovenModelError: As in `architectures.py`.
+        UnprovenModelError: As in `architectures.py`, or it needs code of its own.
     """
     with tempfile.TemporaryDirectory(prefix="omserve-checkpoint-") as view, _quiet():
         folder = Path(view)
@@ -71,6 +85,8 @@ def open_checkpoint(files: CheckpointFiles, spec: ExportSpec) -> Iterator[Checkp
             (folder / name).symlink_to((files.folder / name).resolve())
         gguf = read_gguf(files.folder / files.weights[0]) if files.gguf else None
         raw = gguf.config if gguf else _read_json(folder / "config.json")
+        if not gguf:
+            require_known_type(raw)
         require_known_rope(raw)
         config = _load_config(folder, files)
         require_proven(config, spec.allow_unproven)
@@ -83,7 +99,8 @@ def load_model(checkpoint: Checkpoint, spec: ExportSpec) -> PreTrainedModel:
     """The model in float32 and evaluation mode, attending as transformers does by default.
 
     Raises:
-        ExportError: It cannot be loaded, or tensors are missing or left over; all are named.
+        ExportError: It cannot be loaded, or tensors are missing, left over, of another shape or
+            hold NaN; all are named.
     """
     try:
         # The GGUF reader has a progress bar that no setting of transformers turns off.
@@ -93,15 +110,20 @@ def load_model(checkpoint: Checkpoint, spec: ExportSpec) -> PreTrainedModel:
                 config=checkpoint.config,
                 dtype=torch.float32,
                 output_loading_info=True,
+                # Else transformers raises without naming the tensors.
+                ignore_mismatched_sizes=True,
                 local_files_only=True,
+                trust_remote_code=False,
                 **_source(checkpoint.files),
             )
     # transformers raises all kinds, down to KeyError, on what it does not know.
     except Exception as error:
         raise ExportError(
-            f"transformers cannot load {checkpoint.files.folder}: {type(error).__name__}: {error}"
+            f"transformers cannot load {checkpoint.files.folder}: "
+            f"{_cause(error, checkpoint.folder, checkpoint.files)}"
         ) from error
     _require_complete(checkpoint, model, info, spec)
+    _require_numbers(model)
     model.eval()
     return model
 
@@ -112,14 +134,22 @@ def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerFast:
     Raises:
         ExportError: There is none, or it has no form that the tokenizers library runs.
     """
+    if not checkpoint.gguf and not _TOKENIZER_NAMES & set(checkpoint.files.others):
+        raise ExportError(
+            f"{checkpoint.files.folder} has no tokenizer file, wanted tokenizer.json; download it "
+            f"with tokenizer_config.json from where the weights come from"
+        )
     try:
         tokenizer = AutoTokenizer.from_pretrained(
-            checkpoint.folder, local_files_only=True, **_source(checkpoint.files)
+            checkpoint.folder,
+            local_files_only=True,
+            trust_remote_code=False,
+            **_source(checkpoint.files),
         )
     except Exception as error:
         raise ExportError(
             f"transformers cannot load a tokenizer from {checkpoint.files.folder}: "
-            f"{type(error).__name__}: {error}"
+            f"{_cause(error, checkpoint.folder, checkpoint.files)}"
         ) from error
     if not tokenizer.is_fast:
         raise ExportError(
@@ -135,27 +165,38 @@ def _source(files: CheckpointFiles) -> dict[str, str]:
 
 def _load_config(folder: Path, files: CheckpointFiles) -> PretrainedConfig:
     try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True, **_source(files))
+        config = AutoConfig.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False, **_source(files)
+        )
     except Exception as error:
         raise ConfigError(
-            f"transformers cannot read the config of {files.folder}: "
-            f"{type(error).__name__}: {error}"
+            f"transformers cannot read the config of {files.folder}: {_cause(error, folder, files)}"
         ) from error
     assert isinstance(config, PretrainedConfig)
     return config
 
 
+def _cause(error: Exception, folder: Path, files: CheckpointFiles) -> str:
+    """What transformers says, with the checkpoint's own folder instead of our view of it."""
+    if "trust_remote_code" in str(error):
+        return "it needs code of its own (auto_map), and such code is never run"
+    return f"{type(error).__name__}: {error}".replace(str(folder), str(files.folder))
+
+
 def _require_complete(
     checkpoint: Checkpoint,
     model: PreTrainedModel,
-    info: Mapping[str, set[str]],
+    info: Mapping[str, set[Any]],
     spec: ExportSpec,
 ) -> None:
     missing = sorted(n for n in info["missing_keys"] if not n.endswith(_DERIVED_SUFFIXES))
-    mismatched = sorted(str(entry) for entry in info["mismatched_keys"])
+    mismatched = sorted(
+        f"{name} is {list(got)} and the config wants {list(wanted)}"
+        for name, got, wanted in info["mismatched_keys"]
+    )
     if missing or mismatched:
         raise ExportError(
-            f"the checkpoint does not fill the model: missing {_listed(missing)}, of another "
+            f"the checkpoint does not fill the model: missing {_listed(missing)}; of another "
             f"shape {_listed(mismatched)}; config and weights do not belong together"
         )
     unused = sorted(n for n in info["unexpected_keys"] if not n.endswith(_DERIVED_SUFFIXES))
@@ -165,7 +206,21 @@ def _require_complete(
         raise ExportError(
             f"the model reads {len(unused)} of the checkpoint's tensors not at all: "
             f"{_listed(unused)}; a flag in its config is wrong, or transformers does not know "
-            f"them; allow unused tensors to export without them"
+            f"them; give --allow-unused-tensors to export without them"
+        )
+
+
+def _require_numbers(model: PreTrainedModel) -> None:
+    damaged = [
+        name
+        for name, parameter in model.named_parameters()
+        # The least value of a tensor with a NaN is NaN; unlike isnan it takes no memory.
+        if parameter.numel() and torch.aminmax(parameter).min.isnan()
+    ]
+    if damaged:
+        raise ExportError(
+            f"the checkpoint itself gives NaN: its {_listed(damaged)} hold NaN; download or "
+            f"convert it again"
         )
 
 

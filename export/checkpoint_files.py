@@ -10,7 +10,7 @@ import json
 import re
 import struct
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from huggingface_hub import snapshot_download
 
@@ -145,7 +145,15 @@ def _read_index(path: Path) -> dict[str, str]:
         raise ConfigError(f"{path} is no weight index: {error!r}; download it again") from error
     if not isinstance(weight_map, dict) or not weight_map:
         raise ConfigError(f"{path} has an empty weight_map; download it again")
-    return {str(name): str(shard) for name, shard in weight_map.items()}
+    index = {str(name): str(shard) for name, shard in weight_map.items()}
+    for name, shard in index.items():
+        inside = PurePosixPath(shard)
+        if inside.is_absolute() or ".." in inside.parts:
+            raise ConfigError(
+                f"{path} says that {name} lies in {shard!r}, outside of the checkpoint's folder; "
+                f"wanted a file beside it; don't use this checkpoint"
+            )
+    return index
 
 
 def _refuse_damaged(folder: Path, shards: list[str], index: dict[str, str]) -> None:

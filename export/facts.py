@@ -11,15 +11,17 @@ The repetition penalty holds either way.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
+from export.architectures import position_limit
 from export.checkpoint import Checkpoint
 from export.spec import DEFAULT_MAX_MODEL_LEN, ExportSpec
 from export.step_shape import StepShape
-from omruntime.errors import ConfigError, ExportError
+from omruntime.errors import BundleError, ConfigError, ExportError
 from omruntime.manifest import GRAPH_CONTRACT, KVLayout, KVSpec, ModelFacts, SamplingDefaults
 
 DTYPE = "float32"
@@ -62,7 +64,7 @@ def step_shape(model: PreTrainedModel, block_size: int) -> StepShape:
 
 def max_model_len(config: PretrainedConfig, spec: ExportSpec) -> int:
     """The positions to cover: asked for, or the model's own limit up to our default."""
-    return spec.max_model_len or min(int(config.max_position_embeddings), DEFAULT_MAX_MODEL_LEN)
+    return spec.max_model_len or min(position_limit(config), DEFAULT_MAX_MODEL_LEN)
 
 
 def model_facts(
@@ -74,7 +76,7 @@ def model_facts(
     """All that serving needs to know.
 
     Raises:
-        ConfigError: generation_config.json has a value of the wrong type.
+        ConfigError: generation_config.json has a value of the wrong type or out of range.
     """
     config = checkpoint.config
     ends = end_tokens(checkpoint, tokenizer)
@@ -144,7 +146,18 @@ def end_tokens(checkpoint: Checkpoint, tokenizer: PreTrainedTokenizerFast) -> En
 
 
 def sampling_defaults(generation_config: Mapping[str, object]) -> SamplingDefaults:
-    """What an unset sampling field means, by the rule above."""
+    """What an unset sampling field means, by the rule above.
+
+    Raises:
+        ConfigError: A value is of the wrong type or out of range; the message names it.
+    """
+    try:
+        return _sampling_defaults(generation_config)
+    except BundleError as error:
+        raise ConfigError(f"generation_config.json: {error}; correct or remove it") from error
+
+
+def _sampling_defaults(generation_config: Mapping[str, object]) -> SamplingDefaults:
     ours = SamplingDefaults()
     greedy = generation_config.get("do_sample") is False
 
@@ -154,6 +167,9 @@ def sampling_defaults(generation_config: Mapping[str, object]) -> SamplingDefaul
             return default
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise ConfigError(f"generation_config.json: {key} is {value!r}, wanted a number")
+        # JSON's reader takes NaN, and both it and int go beyond the largest float.
+        if not abs(value) <= sys.float_info.max:
+            raise ConfigError(f"generation_config.json: {key} is {value}, wanted a finite number")
         return float(value)
 
     penalty = number("repetition_penalty", ours.repetition_penalty)

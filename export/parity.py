@@ -30,7 +30,7 @@ from export.parity_cases import (
 )
 from export.step_shape import StepShape
 from omruntime.buckets import BucketTable, Phase
-from omruntime.errors import ParityError
+from omruntime.errors import ExportError, ParityError
 from omruntime.manifest import ParitySummary
 
 NUM_GREEDY_TOKENS = 64
@@ -100,6 +100,7 @@ def check_parity(
         The report, and the checkpoint's greedy answer to each prompt.
 
     Raises:
+        ExportError: The checkpoint's own logits are not finite.
         ParityError: A difference beyond the tolerance; the message names the step and the first
             layer whose keys or values differ.
     """
@@ -110,7 +111,7 @@ def check_parity(
     chunked = given.token_ids[:NUM_CHUNKED_TOKENS]
     kept = edges + chunk_ends(chunked, given.table)
     reference = teacher_forced(model, given.token_ids, kept)
-    largest = max(float(np.abs(row).max()) for row in reference.logits.values())
+    largest = _largest_logit(reference)
     report.max_abs_logit = largest
     report.tolerance = max(LEAST_TOLERANCE, RELATIVE_TOLERANCE * largest)
 
@@ -133,6 +134,16 @@ def check_parity(
     )
     _compare_answers(session, given, answers, report)
     return report, answers
+
+
+def _largest_logit(reference: TeacherForced) -> float:
+    for position, row in reference.logits.items():
+        if not np.isfinite(row).all():
+            raise ExportError(
+                f"the checkpoint itself gives NaN or infinity: transformers' logits at position "
+                f"{position} hold it, so nothing can be compared; its config or weights are wrong"
+            )
+    return max(float(np.abs(row).max()) for row in reference.logits.values())
 
 
 def _compare_step(

@@ -69,6 +69,15 @@ def test_a_damaged_shard_is_unknown(data: bytes, tmp_path: Path) -> None:
     assert count_parameters(tmp_path) is None
 
 
+def test_a_shard_outside_of_the_folder_is_not_opened(tmp_path: Path) -> None:
+    (tmp_path / "outside.safetensors").write_bytes(safetensors({"a": [3]}))
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "../outside.safetensors"}}))
+    assert count_parameters(folder) is None
+
+
 def test_no_such_path_is_unknown() -> None:
     assert count_parameters(Path("org/model-on-the-hub")) is None
 

@@ -137,6 +137,44 @@ def test_an_unknown_rope_type_is_refused_by_name(rope_type: str, tmp_path: Path)
         export_tiny(checkpoint, tmp_path / "out")
 
 
+@pytest.mark.parametrize("factor", [0, -1.0, float("nan"), float("inf"), "2", True])
+def test_a_rope_factor_that_is_not_above_zero_is_refused(factor: object, tmp_path: Path) -> None:
+    """transformers only warns, and some of them export equal nonsense."""
+    checkpoint = save_checkpoint(tiny_model("llama"), tmp_path / "checkpoint")
+    _set_old_rope(checkpoint / "config.json", {"type": "yarn", "factor": factor})
+    with pytest.raises(ConfigError, match=r"factor of the rope settings is .*wanted a number abo"):
+        export_tiny(checkpoint, tmp_path / "out")
+
+
+def test_no_positions_at_all_are_refused(tmp_path: Path) -> None:
+    checkpoint = save_checkpoint(tiny_model("llama"), tmp_path / "checkpoint")
+    edit_json(checkpoint / "config.json", max_position_embeddings=0)
+    with pytest.raises(ConfigError, match="max_position_embeddings is 0, wanted at least 1"):
+        export_tiny(checkpoint, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "../x"}, r"model_type '\.\./x' is unknown to transformers"),
+        ({"model_type": None}, "model_type is None, wanted the name of an architecture"),
+        (
+            {"model_type": "evil", "auto_map": {"AutoConfig": "evil.X"}},
+            "'evil' comes with code of its own .* never run",
+        ),
+    ],
+)
+def test_a_model_type_without_code_is_refused(
+    changes: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    """In our own words, without transformers' advice and the export's scratch folder."""
+    checkpoint = save_checkpoint(tiny_model("llama"), tmp_path / "checkpoint")
+    edit_json(checkpoint / "config.json", **changes)
+    with pytest.raises((ConfigError, UnprovenModelError), match=message) as caught:
+        export_tiny(checkpoint, tmp_path / "out", allow_unproven=True)
+    assert "trust_remote_code" not in str(caught.value)
+
+
 def _set_old_rope(path: Path, scaling: dict[str, object]) -> None:
     plain = json.loads(path.read_text())
     del plain["rope_parameters"]

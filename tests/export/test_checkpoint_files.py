@@ -42,6 +42,17 @@ def test_a_tensor_that_the_index_promises_is_looked_for(sharded: Path) -> None:
         find_checkpoint(str(sharded))
 
 
+@pytest.mark.parametrize("shard", ["../outside.safetensors", "a/../../b", "/etc/passwd"])
+def test_a_shard_outside_of_the_folder_is_refused(shard: str, sharded: Path) -> None:
+    """Even when a sound file lies there."""
+    sound = sorted(sharded.glob("*.safetensors"))[0]
+    (sharded.parent / "outside.safetensors").write_bytes(sound.read_bytes())
+    index = sharded / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": shard}}))
+    with pytest.raises(ConfigError, match=rf"a lies in '{shard}', outside"):
+        find_checkpoint(str(sharded))
+
+
 def test_stray_weights_beside_an_index_are_ignored_and_listed(
     sharded: Path, tmp_path: Path
 ) -> None:

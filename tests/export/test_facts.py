@@ -94,6 +94,31 @@ def test_a_sampling_default_that_is_no_number_is_refused() -> None:
         sampling_defaults({"top_k": "many"})
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "wanted"),
+    [
+        ("temperature", -0.1, "at least 0"),
+        ("top_p", 0.0, "above 0 and up to 1"),
+        ("top_p", 1.5, "above 0 and up to 1"),
+        ("top_k", -5, "at least -1"),
+        ("min_p", 7, "0 to 1"),
+        ("repetition_penalty", 0, "above 0"),
+        ("top_k", float("inf"), "a finite number"),
+        ("temperature", float("nan"), "a finite number"),
+        pytest.param("temperature", 10**400, "a finite number", id="beyond-float"),
+    ],
+)
+def test_a_sampling_default_out_of_range_is_refused(key: str, value: float, wanted: str) -> None:
+    """A bundle with it would refuse every request that leaves the field unset."""
+    with pytest.raises(ConfigError, match=rf"generation_config\.json: {key} is .*{wanted}"):
+        sampling_defaults({"do_sample": True, key: value})
+
+
+def test_temperature_zero_is_greedy_even_with_do_sample() -> None:
+    given: dict[str, object] = {"do_sample": True, "temperature": 0.0}
+    assert sampling_defaults(given) == SamplingDefaults(temperature=0.0)
+
+
 def test_the_vocabulary_is_as_wide_as_the_logits(checkpoint: Path, tmp_path: Path) -> None:
     """BL-07: 300 logits, 259 tokens."""
     result = export_tiny(checkpoint, tmp_path / "out")
