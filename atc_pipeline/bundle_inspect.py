@@ -156,3 +156,13 @@ def _identity_rows(manifest: Manifest) -> list[tuple[str, str]]:
         ("kv_identity", manifest.kv_identity),
         ("manifest sha256", manifest.digest()),
     ]
+
+
+def summarise(manifest: Manifest) -> str:
+    """One line on what was built and how well it agrees with the checkpoint."""
+    parity = manifest.parity
+    num_buckets = sum(len(program.buckets) for program in manifest.programs)
+    return (
+        f"{manifest.model.name}, {num_buckets} buckets, logits within "
+        f"{parity.max_abs_logits_diff:.2g} of the checkpoint over {parity.num_cases} cases"
+    )

@@ -117,12 +117,18 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True)
 class KVSpec:
-    """The shape of the paged KV cache, everything but the number of blocks."""
+    """The shape of the paged KV cache.
+
+    Attributes:
+        num_blocks: The pool's blocks where the programs were compiled for one pool shape (ATC
+            wants it fixed); None leaves the number to the start of serving.
+    """
 
     layout: KVLayout
     block_size: int
     dtype: str
     bytes_per_block: int
+    num_blocks: int | None = None
 
     def __post_init__(self) -> None:
         """Check the sizes.
@@ -131,6 +137,8 @@ class KVSpec:
             BundleError: A value is out of range; the message names it.
         """
         _require_at_least(self, 1, "block_size", "bytes_per_block")
+        if self.num_blocks is not None:
+            _require_at_least(self, 2, "num_blocks")  # the null block and one to hand out
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ import pytest
 
 from atc_pipeline.build import BuildNeeds, BuildRequest, Exporter
 from atc_pipeline.bundle import BuildRecord
-from atc_pipeline.cli import build_supervised, main, parse_arguments
+from atc_pipeline.cli import main, parse_arguments
+from atc_pipeline.commands.build import build_supervised
 from atc_pipeline.exit_codes import run_reported
 from omruntime.errors import AtcError, BundleError, ConfigError, ExportError, ParityError
 

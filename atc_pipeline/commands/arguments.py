@@ -1,0 +1,29 @@
+"""What the subcommands share: arguments they have in common, and one refusal."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TypeAlias
+
+from omruntime.errors import ConfigError
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+def add_number(parser: argparse.ArgumentParser, flag: str, default: int, text: str) -> None:
+    """Add an integer flag whose help names its default."""
+    text = f"{text} (default: {default})"
+    parser.add_argument(flag, type=int, metavar="N", default=default, help=text)
+
+
+def add_traceback(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that every subcommand takes, see `run_reported`."""
+    parser.add_argument("--traceback", action="store_true", help="show where an error arose")
+
+
+def missing_libraries(error: ImportError) -> ConfigError:
+    """The refusal of a subcommand that needs more than a serving install."""
+    return ConfigError(
+        f"this command needs the export libraries ({error}); "
+        f"install them with: pip install 'omserve[export]'"
+    )

@@ -1,0 +1,85 @@
+"""`export-om verify`: a bundle's hashes, its covering buckets, and its answers again."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from atc_pipeline.build import Progress
+from atc_pipeline.bundle_inspect import summarise
+from atc_pipeline.commands.arguments import Commands, add_number, add_traceback, missing_libraries
+from atc_pipeline.progress import StageProgress
+from atc_pipeline.resources import mib
+from atc_pipeline.supervise import stop_signals
+from atc_pipeline.verify import verify_bundle
+from omruntime.errors import ConfigError
+from omruntime.manifest import Manifest
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "verify", help="check a bundle: hashes, buckets, and its answers again", allow_abbrev=False
+    )
+    parser.set_defaults(command=_verify)
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument(
+        "--checkpoint", help="also compare with this checkpoint; needs the export libraries"
+    )
+    add_number(parser, "--num-threads", 0, "threads of the libraries; 0 leaves it to them")
+    add_traceback(parser)
+
+
+def _verify(options: argparse.Namespace) -> int:
+    # So that SIGTERM, too, removes what loading a checkpoint puts into the temporary folder.
+    with stop_signals(), StageProgress(sys.stderr) as progress:
+        verified = verify_bundle(options.bundle, progress)
+        progress("replaying the recorded answers in ONNX Runtime")
+        found = [_replay(options.bundle, verified.manifest, options.num_threads)]
+        if options.checkpoint is not None:
+            found.append(_recheck(options, verified.manifest, progress))
+    print(f"{options.bundle}: {summarise(verified.manifest)}")
+    print(f"files: {verified.num_files} of {mib(verified.total_bytes)} together, unchanged")
+    print("\n".join(found))
+    return 0
+
+
+def _replay(bundle: Path, manifest: Manifest, num_threads: int) -> str:
+    """Run the program against the recorded reference; returns what was found, in words."""
+    if num_threads < 0:
+        raise ConfigError(f"num_threads is {num_threads}, wanted 0 or more")
+    try:
+        from export.replay import replay_bundle
+    except ImportError as error:
+        raise missing_libraries(error) from error
+    report = replay_bundle(bundle, manifest, num_threads)
+    return (
+        f"replay: {report.num_tokens} greedy tokens equal to the checkpoint's "
+        f"({report.num_near_ties} near ties), logits within {report.max_abs_logits_diff:.2g}"
+    )
+
+
+def _recheck(options: argparse.Namespace, manifest: Manifest, progress: Progress) -> str:
+    """Run the whole parity gate against the checkpoint; returns what was found, in words."""
+    from export.spec import ExportSpec
+
+    spec = ExportSpec(
+        checkpoint=options.checkpoint,
+        block_size=manifest.kv.block_size,
+        # Whatever the build accepted is settled; the gate alone decides here.
+        allow_unproven=True,
+        allow_unused_tensors=True,
+        num_threads=options.num_threads,
+    )
+    progress("loading the export libraries")
+    try:
+        from export.recheck import recheck_bundle
+    except ImportError as error:
+        raise missing_libraries(error) from error
+    parity = recheck_bundle(options.bundle, manifest, spec, progress)
+    return (
+        f"parity: {parity.num_cases} cases and {parity.num_greedy_tokens} greedy tokens equal to "
+        f"the checkpoint's, logits within {parity.max_abs_logits_diff:.2g} "
+        f"(tolerance {parity.tolerance:.2g})"
+    )
