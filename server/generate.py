@@ -159,17 +159,24 @@ class TextGenerator:
             )
 
     async def _submit(self, request: TextRequest, live: _LiveRequest) -> None:
+        """Submit all answers at once, so that `n` of them wait for one step and not for n."""
         prompt = await self._prompts.encode(request)
         params = with_seed(self._prompts.fit(request.params, len(prompt)))
-        for index in range(params.n):
-            engine_id = _engine_id(request.request_id, index, params.n)
-            leader_id = live.answers[0].engine_id if live.answers else None
+        engine_ids = [_engine_id(request.request_id, i, params.n) for i in range(params.n)]
+
+        async def submit(index: int) -> None:
+            leader_id = engine_ids[0] if index else None
             choice = _params_of_choice(params, index)
             tokens = await self._engine.submit(
-                Request(engine_id, prompt, choice, request.cache_salt, leader_id)
+                Request(engine_ids[index], prompt, choice, request.cache_salt, leader_id)
             )
             text = AnswerText(index, len(prompt), choice, self._tokenizer)
-            live.answers.append(_Answer(engine_id, tokens, text))
+            # At once, so that whatever ends the request finds the answers accepted so far.
+            live.answers.append(_Answer(engine_ids[index], tokens, text))
+
+        results = await asyncio.gather(*map(submit, range(params.n)), return_exceptions=True)
+        for refusal in filter(None, results):
+            raise refusal
 
     def _cancel(self, live: _LiveRequest) -> None:
         for answer in live.answers:

@@ -1,7 +1,7 @@
 """TextGenerator: the life of a request between front end and engine."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 
 import pytest
@@ -239,6 +239,34 @@ def test_an_abort_while_the_request_is_submitted_is_not_lost() -> None:
         assert generator.abort("r")
         ends = [d.finish_reason for d in await reader if d.finish_reason is not None]
         assert ends == [FinishReason.ABORT] * 3
+
+    run(work)
+
+
+class StepBoundEngine(ScriptedEngine):
+    """Accepts at the end of a step, like the real one: everything that was handed in by then."""
+
+    def __init__(self, script: Script) -> None:
+        super().__init__(script)
+        self.handed_in: list[str] = []
+        self.step_ended = asyncio.Event()
+
+    async def submit(self, request: Request) -> AsyncIterator[TokenDelta]:
+        self.handed_in.append(request.request_id)
+        await self.step_ended.wait()
+        return await super().submit(request)
+
+
+def test_all_answers_of_a_request_are_accepted_at_the_end_of_the_same_step() -> None:
+    async def work() -> None:
+        engine = StepBoundEngine(says("a"))
+        generator = TextGenerator(engine, TOKENIZER, MODEL, max_model_len=64)
+        reader = asyncio.create_task(read(generator, request_of(SamplingParams(n=3))))
+        while len(engine.handed_in) < 3:
+            await asyncio.sleep(0)
+        assert engine.submitted == []
+        engine.step_ended.set()
+        assert {d.index for d in await reader} == {0, 1, 2}
 
     run(work)
 
