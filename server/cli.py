@@ -1,5 +1,7 @@
 """`om-serve`: read the settings, serve, end with the exit code that `status.py` gives.
 
+`om-serve doctor` looks at the machine instead; a bundle of that name is `./doctor`.
+
 Imports little at the top: until the server handles signals itself, Ctrl-C must end the process
 like any other program, without a traceback out of a half imported library.
 """
@@ -23,8 +25,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     from omruntime.errors import OmError
     from server.status import exit_code_of
 
+    argv = sys.argv[1:] if argv is None else argv
     try:
-        return _run(sys.argv[1:] if argv is None else argv)
+        return _doctor(argv[1:]) if argv[:1] == ["doctor"] else _run(argv)
     except OmError as error:
         print(f"om-serve: {error}", file=sys.stderr)
         return exit_code_of(error)
@@ -45,3 +48,14 @@ def _run(argv: Sequence[str]) -> int:
     from server.generate import TextGenerator
 
     return run_server(settings, Parts(AsyncEngine.open, TextGenerator.open))
+
+
+def _doctor(argv: Sequence[str]) -> int:
+    """Say what is wrong with this machine; 1 when an Ascend card cannot serve here."""
+    import argparse
+
+    from omruntime.doctor.command import HELP, add_arguments, run_doctor
+
+    parser = argparse.ArgumentParser("om-serve doctor", description=HELP, allow_abbrev=False)
+    add_arguments(parser)
+    return run_doctor(parser.parse_args(argv).json)

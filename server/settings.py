@@ -183,7 +183,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="om-serve",
         description="Serve a bundle over gRPC. Each flag can be given as the variable beside it.",
         epilog="SIGTERM or SIGINT drains and ends with exit code 0; a second one ends at once. "
-        "Exit code 2: a setting or the bundle is wrong; 1: anything else.",
+        "Exit code 2: a setting or the bundle is wrong; 1: anything else. "
+        "`om-serve doctor` says what is wrong with this machine for Ascend cards.",
         # Otherwise a flag that comes later could change what an abbreviation means.
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,

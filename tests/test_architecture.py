@@ -27,7 +27,7 @@ ALLOWED = {
     "omruntime": set(),
     "server": {"omruntime."},
     "export": CONTRACTS,
-    "atc_pipeline": CONTRACTS | {"omruntime.bundle_files"},
+    "atc_pipeline": CONTRACTS | {"omruntime.bundle_files", "omruntime.doctor."},
 }
 # The exceptions: modules of these packages, and inside of functions alone.
 ALLOWED_IN_FUNCTIONS = {
@@ -38,7 +38,7 @@ ALLOWED_IN_FUNCTIONS = {
 # From the bottom up: a module imports only modules of lower rows, so neighbours do not know
 # each other. `device` stands for the package.
 RANKS = (
-    {"errors", "block_key", "profiler"},
+    {"errors", "block_key", "profiler", "doctor"},
     {"om_file"},
     {"buckets", "settings", "field_types"},
     {"manifest"},

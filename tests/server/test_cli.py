@@ -67,3 +67,13 @@ def test_a_wrong_setting_or_bundle_is_one_line_and_exit_code_2(
     assert error.startswith("om-serve: ")
     assert error.count("\n") == 1
     assert words in error
+
+
+def test_doctor_is_a_subcommand_and_a_bundle_of_that_name_can_be_served(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["doctor", "--json"]) in (0, 1)
+    assert '"findings"' in capsys.readouterr().out
+    assert main(["./doctor"]) == 2
+    assert "doctor" in capsys.readouterr().err
