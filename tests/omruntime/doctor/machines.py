@@ -163,7 +163,7 @@ BOARD = replace(
     },
     npu_smi=CommandOutput(0, NPU_SMI_310B),
 ).with_files(
-    **{
+    {
         "/sys/bus/pci/devices/0000:01:00.0/vendor": None,
         "/sys/bus/pci/devices/0000:01:00.0/class": None,
         f"{CANN}/x86_64-linux/ascend_ops_install.info": install_info(
