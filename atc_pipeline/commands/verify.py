@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from atc_pipeline.build import Progress
@@ -27,6 +28,11 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--checkpoint", help="also compare with this checkpoint; needs the export libraries"
     )
+    parser.add_argument(
+        "--reference",
+        choices=["npu"],
+        help="also run --checkpoint in float16 on an Ascend card, through torch-npu",
+    )
     add_number(parser, "--num-threads", 0, "threads of the libraries; 0 leaves it to them")
     add_traceback(parser)
 
@@ -34,11 +40,14 @@ def add_parser(commands: Commands) -> None:
 def _verify(options: argparse.Namespace) -> int:
     # So that SIGTERM, too, removes what loading a checkpoint puts into the temporary folder.
     with stop_signals(), StageProgress(sys.stderr) as progress:
+        compare_on_npu = _open_npu(options, progress)
         verified = verify_bundle(options.bundle, progress)
         progress("replaying the recorded answers in ONNX Runtime")
         found = [_replay(options.bundle, verified.manifest, options.num_threads)]
         if options.checkpoint is not None:
             found.append(_recheck(options, verified.manifest, progress))
+        if compare_on_npu is not None:
+            found.append(compare_on_npu(verified.manifest))
     print(f"{options.bundle}: {summarise(verified.manifest)}")
     print(f"files: {verified.num_files} of {mib(verified.total_bytes)} together, unchanged")
     print("\n".join(found))
@@ -83,3 +92,21 @@ def _recheck(options: argparse.Namespace, manifest: Manifest, progress: Progress
         f"the checkpoint's, logits within {parity.max_abs_logits_diff:.2g} "
         f"(tolerance {parity.tolerance:.2g})"
     )
+
+
+def _open_npu(options: argparse.Namespace, progress: Progress) -> Callable[[Manifest], str] | None:
+    """Find the card of `--reference npu` before anything costly; returns how to compare on it."""
+    if options.reference is None:
+        return None
+    if options.checkpoint is None:
+        raise ConfigError("--reference npu runs a checkpoint: name it with --checkpoint")
+    progress("looking for a card")
+    try:
+        from export.npu_device import open_npu
+        from export.npu_reference import BundleAndCheckpoint, compare_bundle
+    except ImportError as error:
+        raise missing_libraries(error) from error
+    device = open_npu()
+    return lambda manifest: compare_bundle(
+        BundleAndCheckpoint(options.bundle, manifest, options.checkpoint), device, progress
+    ).as_text()
