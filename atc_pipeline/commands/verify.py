@@ -107,6 +107,10 @@ def _open_npu(options: argparse.Namespace, progress: Progress) -> Callable[[Mani
     except ImportError as error:
         raise missing_libraries(error) from error
     device = open_npu()
-    return lambda manifest: compare_bundle(
-        BundleAndCheckpoint(options.bundle, manifest, options.checkpoint), device, progress
-    ).as_text()
+
+    def compare(manifest: Manifest) -> str:
+        sha256 = manifest.provenance.get("checkpoint_sha256", "unknown")
+        given = BundleAndCheckpoint(options.bundle, options.checkpoint, sha256)
+        return compare_bundle(given, device, progress).as_text()
+
+    return compare

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from export.checkpoint_files import find_checkpoint
 from export.hf_reference import greedy
 from export.npu_device import ReferenceDevice, open_npu
-from export.npu_reference import compare_cases
-from export.reference import ReferenceCase, record_case
-from omruntime.errors import ConfigError, ExportError
-from tests.export.tiny import tiny_model
+from export.npu_reference import BundleAndCheckpoint, compare_bundle, compare_cases
+from export.reference import ReferenceCase, record_case, write_reference
+from omruntime.errors import BundleError, ConfigError, ExportError
+from tests.export.tiny import save_checkpoint, tiny_model
 
 STAND_IN = ReferenceDevice("stand-in (cpu)", torch.device("cpu"))
 PROMPTS = ((5, 6, 7, 8), (40, 2, 9))
@@ -67,6 +69,24 @@ def test_the_columns_of_the_record_are_compared(cases: tuple[ReferenceCase, ...]
     moved = ReferenceCase(case.prompt_ids, case.greedy_ids, case.columns, case.logits + 3)
     found = compare_cases(tiny_model("llama"), (moved,), STAND_IN)
     assert np.isclose(found.max_abs_logits_diff, 3, atol=0.2)
+
+
+def test_a_bundle_is_compared_with_its_own_checkpoint_alone(
+    cases: tuple[ReferenceCase, ...], tmp_path: Path
+) -> None:
+    checkpoint = save_checkpoint(tiny_model("llama"), tmp_path / "checkpoint")
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    write_reference(bundle, cases)
+    sha256 = find_checkpoint(str(checkpoint)).sha256()
+    given = BundleAndCheckpoint(bundle, str(checkpoint), sha256)
+    stages: list[str] = []
+    found = compare_bundle(given, STAND_IN, stages.append)
+    assert found == compare_cases(tiny_model("llama"), cases, STAND_IN)
+    assert stages[-1] == "running the checkpoint in float16 on stand-in (cpu)"
+    other = BundleAndCheckpoint(bundle, str(checkpoint), "0" * 64)
+    with pytest.raises(BundleError, match="built from another checkpoint"):
+        compare_bundle(other, STAND_IN, stages.append)
 
 
 def library(*, available: bool) -> SimpleNamespace:
