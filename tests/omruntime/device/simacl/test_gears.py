@@ -1,0 +1,95 @@
+"""Gears: the extra input, and what its buffer says when a run begins."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from omruntime.device.simacl import UndefinedBehaviourError
+from tests.omruntime.device.simacl.rig import H2D, LARGE_BYTES, OK, GearedRun, StaticRun
+
+
+def test_the_gear_decides_the_shape(geared: GearedRun) -> None:
+    assert geared.acl.rt.memset(geared.y, LARGE_BYTES, 0, LARGE_BYTES) == OK
+    assert geared.set_gear(2, 1) == OK
+    assert geared.launch() == OK
+    assert geared.synchronize() == OK
+    values = np.frombuffer(geared.read(geared.y, LARGE_BYTES), np.float32)
+    assert values.tolist() == [0.0, 2.0, *[0.0] * 10]
+
+
+def test_the_gear_is_written_at_once_in_8_or_4_bytes(geared: GearedRun) -> None:
+    assert geared.set_gear(3, 4) == OK
+    assert np.frombuffer(geared.read(geared.gear, 16), np.int64).tolist() == [3, 4]
+    small = geared.dataset([(geared.x, LARGE_BYTES), (geared.gear, 8)])
+    assert geared.set_gear(2, 1, dataset=small) == OK
+    assert np.frombuffer(geared.read(geared.gear, 8), np.int32).tolist() == [2, 1]
+    tiny = geared.dataset([(geared.x, LARGE_BYTES), (geared.gear, 4)])
+    assert geared.set_gear(2, 1, dataset=tiny) == 145011
+
+
+def test_a_gear_that_was_never_set_is_caught(geared: GearedRun) -> None:
+    with pytest.raises(UndefinedBehaviourError, match="gear was never set"):
+        geared.launch()
+
+
+def test_wrong_gears_are_refused(geared: GearedRun) -> None:
+    assert geared.set_gear(2) == 145012
+    assert geared.set_gear(2, 1, 1) == 145012
+    assert geared.set_gear(3, 1) == 145013
+    assert geared.set_gear() == 100000
+    with pytest.raises(TypeError, match="args parse failed"):
+        geared.acl.mdl.set_input_dynamic_dims(geared.model, geared.inputs, 1, [2, 1])
+    with pytest.raises(UndefinedBehaviourError, match="the gear input is 1"):
+        geared.acl.mdl.set_input_dynamic_dims(
+            geared.model, geared.inputs, 0, {"dimCount": 2, "dims": [2, 1]}
+        )
+
+
+def test_a_wrong_static_dim_is_told_from_an_unknown_gear() -> None:
+    from omruntime.device.simacl.dataset_calls import _find_gear
+    from omruntime.device.simacl.errors import Refusal
+
+    gears = ((2, 8, 1), (3, 8, 4))
+    for wanted, code in (((2, 9, 1), 145012), ((3, 8, 1), 145013)):
+        with pytest.raises(Refusal) as refused:
+            _find_gear(gears, wanted)
+        assert refused.value.code == code
+
+
+def test_a_static_model_has_no_gears(static: StaticRun) -> None:
+    dims = {"dimCount": 2, "dims": [3, 4]}
+    assert static.acl.mdl.set_input_dynamic_dims(static.model, static.inputs, 0, dims) == 100000
+    assert static.acl.mdl.set_input_dynamic_dims(9, static.inputs, 0, dims) == 145003
+
+
+def test_changing_the_gear_of_a_queued_run_is_caught(geared: GearedRun) -> None:
+    assert geared.set_gear(3, 4) == OK
+    assert geared.launch() == OK
+    with pytest.raises(UndefinedBehaviourError, match="set_input_dynamic_dims while a run"):
+        geared.set_gear(2, 1)
+
+
+def test_two_datasets_with_one_gear_buffer_are_caught(geared: GearedRun) -> None:
+    other = geared.dataset([(geared.x, LARGE_BYTES), (geared.gear, 16)])
+    assert geared.set_gear(3, 4) == OK
+    assert geared.set_gear(2, 1, dataset=other) == OK
+    assert geared.launch() == OK
+    with pytest.raises(UndefinedBehaviourError, match=r"holds \[2, 1\] .* gear is \[3, 4\]"):
+        geared.synchronize()
+
+
+def test_a_copy_over_the_gear_buffer_is_seen_by_the_run(geared: GearedRun) -> None:
+    source, _ = geared.pinned(bytes(64))
+    assert geared.set_gear(3, 4) == OK
+    assert geared.acl.rt.memcpy_async(geared.gear, 64, source, 64, H2D, geared.stream) == OK
+    assert geared.launch() == OK
+    with pytest.raises(UndefinedBehaviourError, match=r"holds \[0, 0\]"):
+        geared.synchronize()
+
+
+def test_a_gear_buffer_in_host_memory_is_caught(geared: GearedRun) -> None:
+    address, _ = geared.pinned(bytes(64))
+    inputs = geared.dataset([(geared.x, LARGE_BYTES), (address, 16)])
+    with pytest.raises(UndefinedBehaviourError, match="not device memory"):
+        geared.set_gear(3, 4, dataset=inputs)

@@ -1,0 +1,178 @@
+"""Addresses of Python objects, callbacks, and who holds the GIL."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from omruntime.device.simacl import Delays, UndefinedBehaviourError
+from omruntime.device.simacl.card import pause
+from tests.omruntime.device.simacl.rig import H2D, LARGE_BYTES, OK, Rig
+
+
+def test_bytes_must_outlive_their_use(rig: Rig) -> None:
+    content = bytes(range(64))
+    address, device = rig.acl.util.bytes_to_ptr(content), rig.malloc(64)
+    assert rig.acl.rt.memcpy(device, 64, address, 64, H2D) == OK
+    assert rig.acl.util.ptr_to_bytes(address, 4) == b"\0\1\2\3"
+    del content
+    with pytest.raises(UndefinedBehaviourError, match="is gone"):
+        rig.acl.rt.memcpy(device, 64, address, 64, H2D)
+    with pytest.raises(ValueError, match="wants bytes"):
+        rig.acl.util.bytes_to_ptr(bytearray(4))
+
+
+@pytest.mark.filterwarnings("ignore:acl.util:DeprecationWarning")
+def test_arrays_must_outlive_their_use(rig: Rig) -> None:
+    array = np.arange(32, dtype=np.float16)
+    address, device = rig.acl.util.numpy_to_ptr(array[:]), rig.malloc(64)
+    with pytest.raises(UndefinedBehaviourError, match="is gone"):
+        rig.acl.rt.memcpy(device, 64, address, 64, H2D)
+    address = rig.acl.util.numpy_to_ptr(array)
+    assert rig.acl.rt.memcpy(device, 64, address, 64, H2D) == OK
+
+
+def test_the_numpy_helpers_warn(rig: Rig) -> None:
+    array = np.zeros((4, 4))
+    with pytest.warns(DeprecationWarning, match="numpy_to_ptr is deprecated"):
+        rig.acl.util.numpy_to_ptr(array)
+    with (
+        pytest.warns(DeprecationWarning, match="deprecated"),
+        pytest.raises(UndefinedBehaviourError, match="discontiguous"),
+    ):
+        rig.acl.util.numpy_to_ptr(array[:, 1:])
+    with pytest.warns(DeprecationWarning, match="deprecated"):
+        address, copied = rig.acl.util.numpy_contiguous_to_ptr(array[:, 1:])
+    assert address == copied.ctypes.data
+    assert copied.shape == (4, 3)
+
+
+@pytest.mark.filterwarnings("ignore:acl.util:DeprecationWarning")
+def test_device_memory_is_not_read_from_the_host(rig: Rig) -> None:
+    device, host = rig.malloc(64), rig.value(rig.acl.rt.malloc_host(64))
+    with pytest.raises(UndefinedBehaviourError, match="the host cannot read it"):
+        rig.acl.util.ptr_to_numpy(device, (16,), 11)
+    with pytest.raises(UndefinedBehaviourError, match="the host cannot read it"):
+        rig.acl.util.ptr_to_bytes(device, 64)
+    array = rig.acl.util.ptr_to_numpy(host, (16,), 11)
+    array[:] = 2.0
+    assert rig.acl.util.ptr_to_bytes(host, 4) == np.float32(2).tobytes()
+
+
+def test_reports_need_a_subscription_and_a_timeout(rig: Rig) -> None:
+    rt = rig.acl.rt
+    for bad in (0, -2):
+        assert rt.process_report(bad) == 100000
+    assert rt.process_report(1) == 107012
+    assert rt.launch_callback(print, None, 0, rig.stream) == 107012
+    me = threading.get_ident()
+    assert rt.subscribe_report(me, rig.stream) == OK
+    assert rt.process_report(1) == 507012
+    calls: list[object] = []
+    assert rt.launch_callback(calls.append, "data", 0, rig.stream) == OK
+    assert rig.synchronize() == OK
+    assert calls == []
+    assert rt.process_report(1000) == OK
+    assert calls == ["data"]
+    assert rt.unsubscribe_report(me, rig.stream) == OK
+    assert rt.process_report(1) == 107012
+
+
+def test_a_blocking_callback_runs_in_the_other_thread(rig: Rig) -> None:
+    ready, ran_in = threading.Event(), []
+
+    def serve() -> None:
+        ready.wait(10)
+        rig.acl.rt.process_report(10_000)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    assert rig.acl.rt.subscribe_report(thread.ident, rig.stream) == OK
+    code = rig.acl.rt.launch_callback(
+        lambda _: ran_in.append(threading.get_ident()), None, 1, rig.stream
+    )
+    assert code == OK
+    ready.set()
+    assert rig.synchronize() == OK
+    assert ran_in == [thread.ident]
+    thread.join()
+
+
+def test_a_blocking_callback_to_the_waiting_thread_is_caught(rig: Rig) -> None:
+    assert rig.acl.rt.subscribe_report(threading.get_ident(), rig.stream) == OK
+    assert rig.acl.rt.launch_callback(print, None, 1, rig.stream) == OK
+    with pytest.raises(UndefinedBehaviourError, match="deadlock"):
+        rig.synchronize()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda rig: rig.acl.rt.malloc(64, 0),
+        lambda rig: rig.acl.rt.malloc_host(64),
+        lambda rig: rig.acl.rt.synchronize_stream(rig.stream),
+        lambda rig: rig.acl.rt.synchronize_device(),
+        lambda rig: rig.acl.rt.memcpy_async(64, 64, 64, 64, H2D, rig.stream),
+        lambda rig: rig.acl.rt.launch_callback(print, None, 0, rig.stream),
+        lambda rig: rig.acl.mdl.execute_async(1, 1, 1, rig.stream),
+        lambda rig: rig.acl.mdl.execute(1, 1, 1),
+    ],
+)
+def test_callbacks_must_not_allocate_submit_or_wait(rig: Rig, call: object) -> None:
+    assert callable(call)
+    assert rig.acl.rt.subscribe_report(threading.get_ident(), rig.stream) == OK
+    assert rig.acl.rt.launch_callback(call, rig, 0, rig.stream) == OK
+    assert rig.synchronize() == OK
+    with pytest.raises(UndefinedBehaviourError, match="inside of a callback"):
+        rig.acl.rt.process_report(1000)
+
+
+def another_thread_runs_during(call: Callable[[], object]) -> bool:
+    """Whether another Python thread gets to run while a call takes place."""
+    go, ran = threading.Event(), threading.Event()
+
+    def run() -> None:
+        go.wait()
+        ran.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    interval = sys.getswitchinterval()
+    # The thread goes on when the call lets go of the GIL, and not by a switch before or after.
+    sys.setswitchinterval(10.0)
+    try:
+        go.set()
+        call()
+        return ran.is_set()
+    finally:
+        sys.setswitchinterval(interval)
+        thread.join()
+
+
+def test_a_pause_holds_or_releases_the_gil() -> None:
+    assert not another_thread_runs_during(lambda: pause(0.05, holds_gil=True))
+    assert another_thread_runs_during(lambda: pause(0.05, holds_gil=False))
+
+
+def test_each_call_pauses_as_the_module_would(tmp_path: Path) -> None:
+    passed: list[tuple[float, bool]] = []
+    delays = Delays(1.0, 2.0, 4.0, lambda seconds, holds: passed.append((seconds, holds)))
+    rig = Rig(tmp_path, delays=delays)
+    path = rig.static_om()
+    first, second = rig.load(path), rig.load(path)
+    x, y = rig.device_bytes(bytes(LARGE_BYTES)), rig.malloc(LARGE_BYTES)
+    datasets = rig.dataset([(x, LARGE_BYTES)]), rig.dataset([(y, LARGE_BYTES)])
+    assert passed == [(2.0, True)]
+    passed.clear()
+    source, _ = rig.pinned(bytes(64))
+    assert rig.acl.mdl.execute(first, *datasets) == OK
+    assert rig.acl.rt.memcpy_async(x, LARGE_BYTES, source, LARGE_BYTES, H2D, rig.stream) == OK
+    assert rig.acl.mdl.execute_async(second, *datasets, rig.stream) == OK
+    assert passed == [(4.0, True), (1.0, True)]
+    assert rig.synchronize() == OK
+    assert passed[2:] == [(2.0, False), (4.0, False)]
