@@ -16,7 +16,7 @@ from omruntime.om_file.byte_cursor import ByteCursor
 from omruntime.om_file.data_types import data_type_name, format_name
 
 # Real ones take kilobytes; the bound keeps a hostile file from filling the memory with objects.
-MAX_INFO_BYTES = 16 << 20
+MAX_INFO_BYTES = 4 << 20
 _INPUTS, _OUTPUTS, _BATCH_GEARS, _IMAGE_GEARS, _DIM_GEARS, _OUTPUT_SHAPES, _INPUT_ORDER = range(7)
 
 
