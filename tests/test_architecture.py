@@ -53,11 +53,11 @@ RANKS = (
 
 # A heavy library and the modules that may import it; a trailing dot means everything below.
 OWNERS = {
-    "acl": {"omruntime.device."},
+    "acl": {"omruntime.device.", "atc_pipeline.commands.doctor"},
     "onnxruntime": {"omruntime.device.cpu", "omruntime.device.simacl.", "export."},
     "torch": {"export."},
     "transformers": {"export."},
-    "onnx": {"export.", "atc_pipeline.lint.", "atc_pipeline.simatc."},
+    "onnx": {"export.", "atc_pipeline.lint.", "atc_pipeline.probe.", "atc_pipeline.simatc."},
     "matplotlib": {"atc_pipeline.plan."},
     "onnxscript": {"export."},
     "onnx_ir": {"export."},

@@ -1,11 +1,21 @@
-"""`export-om doctor`: what is wrong with this machine for Ascend cards."""
+"""`export-om doctor`: what is wrong with this machine for Ascend cards.
+
+With `--probe` also what the project assumes of ATC and of a card, checked on this machine.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 
-from atc_pipeline.commands.arguments import Commands, add_traceback
+from atc_pipeline.atc.find import find_atc
+from atc_pipeline.commands.arguments import Commands, add_traceback, missing_libraries
+from atc_pipeline.probe.acl_calls import Acl
+from atc_pipeline.progress import StageProgress
+from atc_pipeline.supervise import stop_signals
 from omruntime.doctor.command import HELP, add_arguments, run_doctor
+from omruntime.errors import AtcError, DeviceError
 
 
 def add_parser(commands: Commands) -> None:
@@ -13,8 +23,46 @@ def add_parser(commands: Commands) -> None:
     parser = commands.add_parser("doctor", help=HELP, allow_abbrev=False)
     parser.set_defaults(command=_doctor)
     add_arguments(parser)
+    parser.add_argument(
+        "--probe",
+        action="store_true",
+        help="instead compile and run small programs that check what this project assumes of ATC "
+        "and of the card; needs CANN and a card",
+    )
+    parser.add_argument("--target", default="Ascend310P3", help="chip to probe (%(default)s)")
+    parser.add_argument("--atc", metavar="PATH", help="compiler to use; else it is looked for")
+    parser.add_argument("--device", type=int, default=0, metavar="N", help="device to probe (0)")
     add_traceback(parser)
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    return run_doctor(options.json)
+    return _probe(options) if options.probe else run_doctor(options.json)
+
+
+def _probe(options: argparse.Namespace) -> int:
+    """Run what can run; 1 unless every assumption was checked on a card and none was refuted."""
+    try:
+        from atc_pipeline.probe.run import as_json, as_text, probe_card, report_without
+    except ImportError as error:
+        raise missing_libraries(error) from error
+    try:
+        tool = find_atc(options.atc, os.environ)
+        acl = _import_acl()
+        with stop_signals(), StageProgress(sys.stderr) as progress:
+            report = probe_card(tool, options.target, (acl, options.device), progress)
+    except (AtcError, DeviceError) as error:
+        report = report_without(str(error))
+    sys.stdout.write((as_json if options.json else as_text)(report))
+    return report.exit_code
+
+
+def _import_acl() -> Acl:
+    try:
+        import acl
+    except ImportError as error:
+        raise DeviceError(
+            f"the acl module cannot be imported ({error}), so no card can be probed; "
+            f"export-om doctor says why"
+        ) from error
+    module: Acl = acl
+    return module

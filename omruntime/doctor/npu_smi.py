@@ -50,9 +50,8 @@ class NpuSmi:
 def parse_npu_smi(text: str) -> NpuSmi:
     """Read the table; lines of other forms are skipped, and text without a table has no chips."""
     version = _VERSION.search(text)
-    # The table of processes has the same form of rows and follows another head.
-    table = re.split(r"Process\s+id", text, maxsplit=1)[0]
-    rows = [_cells(line) for line in table.splitlines()]
+    # The table of processes that follows has four columns.
+    rows = [_cells(line) for line in text.splitlines()]
     chips = []
     for upper, lower in pairwise(rows):
         chip = _parse_chip(upper, lower)

@@ -219,6 +219,31 @@ def test_cann_of_old_releases_names_its_version_in_version_cfg(tmp_path: Path) -
     assert findings["acl.python"].verdict.status is Status.WARNING
 
 
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/usr/local/Ascend/cann/x86_64-linux/ascend_toolkit_install.info", "toolkit"),
+        ("/home/me/Ascend/cann/aarch64-linux/ascend_toolkit_install.info", "toolkit"),
+        ("/usr/local/Ascend/nnrt/latest/x86_64-linux/ascend_nnrt_install.info", "nnrt"),
+    ],
+)
+def test_cann_is_found_where_installers_put_it(tmp_path: Path, path: str, name: str) -> None:
+    layout = replace(DUO, environ={"HOME": "/home/me"}).with_files(
+        {TOOLKIT_INFO: None, OPS_INFO: None, path: install_info("Ascend-cann-x", "8.5.0")}
+    )
+    assert f"{name} 8.5.0" in findings_of(layout, tmp_path)["cann"].verdict.found
+
+
+def test_other_hardware_of_the_vendor_is_no_card(tmp_path: Path) -> None:
+    layout = BARE.with_files(
+        {
+            "/sys/bus/pci/devices/0000:05:00.0/vendor": "0x19e5\n",
+            "/sys/bus/pci/devices/0000:05:00.0/class": "0x020000\n",
+        }
+    )
+    assert "has no Ascend card" in findings_of(layout, tmp_path)["card"].verdict.found
+
+
 def test_the_operator_package_must_be_there_and_of_the_chip(tmp_path: Path) -> None:
     assert problems_of(DUO.with_files({OPS_INFO: None}), tmp_path / "a") == {"cann.operators"}
     wrong = DUO.with_files({OPS_INFO: install_info("Ascend-cann-910b-ops", "8.5.0")})
