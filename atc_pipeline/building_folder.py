@@ -14,12 +14,36 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from omruntime.errors import ConfigError
 from omruntime.manifest import MANIFEST_NAME
 
-BUNDLE_ENTRIES = frozenset({MANIFEST_NAME, "programs", "weights", "tokenizer", "reports"})
+
+@dataclass(frozen=True, slots=True)
+class FolderKind:
+    """What a folder that a build wrote is known by.
+
+    Attributes:
+        word: For messages.
+        index_name: Of the JSON file that every one has.
+        index_keys: What stands in it, in every version.
+        entries: All that may lie in it.
+    """
+
+    word: str
+    index_name: str
+    index_keys: frozenset[str]
+    entries: frozenset[str]
+
+
+BUNDLE = FolderKind(
+    word="bundle",
+    index_name=MANIFEST_NAME,
+    index_keys=frozenset({"format_version", "graph_contract"}),
+    entries=frozenset({MANIFEST_NAME, "programs", "weights", "tokenizer", "reports"}),
+)
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 # A bundle in mid-exchange; when that build died, the next one puts it back.
@@ -48,18 +72,18 @@ class BuildingFolder:
 
 
 @contextmanager
-def building_folder(output: Path) -> Iterator[BuildingFolder]:
+def building_folder(output: Path, kind: FolderKind = BUNDLE) -> Iterator[BuildingFolder]:
     """Make an empty folder beside `output`; it is gone afterwards, published or not.
 
     Folders that dead builds of the same output left are removed first.
 
     Raises:
-        ConfigError: `output` is something that a bundle must not replace, or nothing can be
-            written beside it.
+        ConfigError: `output` is something that a folder of this kind must not replace, or
+            nothing can be written beside it.
     """
     output = output.resolve()
     try:
-        require_replaceable(output)
+        require_replaceable(output, kind)
         path = output.with_name(f".{output.name}.building-{os.getpid()}")
         output.parent.mkdir(parents=True, exist_ok=True)
         _remove_stale(output)
@@ -79,11 +103,11 @@ def building_folder(output: Path) -> Iterator[BuildingFolder]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def require_replaceable(output: Path) -> None:
-    """Refuse an output that is neither absent, nor an empty folder, nor a bundle.
+def require_replaceable(output: Path, kind: FolderKind = BUNDLE) -> None:
+    """Refuse an output that is neither absent, nor an empty folder, nor of the same kind.
 
     Raises:
-        ConfigError: It is a file, a mount point, or holds what no bundle has.
+        ConfigError: It is a file, a mount point, or holds what none of the kind has.
     """
     if not output.name:
         raise ConfigError(f"output is {str(output)!r}, wanted the name of a new folder")
@@ -96,22 +120,22 @@ def require_replaceable(output: Path) -> None:
             f"output {output} is a mount point, which cannot be replaced by a rename; "
             f"name a folder below it"
         )
-    foreign = sorted(p.name for p in output.iterdir() if p.name not in BUNDLE_ENTRIES)
-    if foreign or (any(output.iterdir()) and not _is_bundle(output)):
-        what = f"holds {', '.join(foreign[:5])}" if foreign else f"has no valid {MANIFEST_NAME}"
+    foreign = sorted(p.name for p in output.iterdir() if p.name not in kind.entries)
+    if foreign or (any(output.iterdir()) and not _is_of_kind(output, kind)):
+        what = f"holds {', '.join(foreign[:5])}" if foreign else f"has no valid {kind.index_name}"
         raise ConfigError(
-            f"output {output} is a folder but no bundle: it {what}; "
+            f"output {output} is a folder but no {kind.word}: it {what}; "
             f"name another folder, or empty this one"
         )
 
 
-def _is_bundle(folder: Path) -> bool:
-    """Whether the manifest is one of ours, of whatever version."""
+def _is_of_kind(folder: Path, kind: FolderKind) -> bool:
+    """Whether the index is one of ours, of whatever version."""
     try:
-        plain = json.loads((folder / MANIFEST_NAME).read_text(encoding="utf-8"))
+        plain = json.loads((folder / kind.index_name).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return isinstance(plain, dict) and {"format_version", "graph_contract"} <= plain.keys()
+    return isinstance(plain, dict) and kind.index_keys <= plain.keys()
 
 
 def _remove_stale(output: Path) -> None:

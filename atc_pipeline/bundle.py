@@ -80,25 +80,38 @@ class BuildRecord:
     """What the manifest says about the build itself; holds no path and no clock.
 
     Attributes:
-        target: What the bundle is built for; names the profile and the SoC.
+        target: What the bundle is built for; the manifest's SoC.
         checkpoint_name: Last part of the checkpoint's path, or the Hub id.
         flags: Switches that changed what the export accepts, sorted.
         source_date: SOURCE_DATE_EPOCH in seconds; None leaves the date out.
+        profile: How the target's graphs are lowered.
     """
 
     target: str
     checkpoint_name: str
     flags: tuple[str, ...] = ()
     source_date: int | None = None
+    profile: str = "cpu"
 
 
-def write_manifest(folder: Path, graph: ExportedGraph, record: BuildRecord) -> Manifest:
-    """Write the build report and `bundle.json` over the files that an export left in `folder`.
+def write_manifest(
+    folder: Path,
+    graph: ExportedGraph,
+    record: BuildRecord,
+    *,
+    name: str = MANIFEST_NAME,
+    warnings: tuple[str, ...] = (),
+) -> Manifest:
+    """Write the build report and the manifest over the files that an export left in `folder`.
+
+    Args:
+        name: Of the manifest's file; a draft has another one than a bundle.
+        warnings: Beside those of the export.
 
     Raises:
         ExportError: The folder holds other files than the export listed.
     """
-    report = {"warnings": list(graph.warnings)}
+    report = {"warnings": [*graph.warnings, *warnings]}
     path = folder / BUILD_REPORT_PATH
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -110,9 +123,9 @@ def write_manifest(folder: Path, graph: ExportedGraph, record: BuildRecord) -> M
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         graph_contract=GRAPH_CONTRACT,
-        profile=record.target,
+        profile=record.profile,
         soc=record.target,
-        kv_identity=hash_kv_identity(graph.kv_identity_inputs, graph.kv, record.target),
+        kv_identity=hash_kv_identity(graph.kv_identity_inputs, graph.kv, record.profile),
         model=graph.model,
         kv=graph.kv,
         programs=(graph.program,),
@@ -120,7 +133,7 @@ def write_manifest(folder: Path, graph: ExportedGraph, record: BuildRecord) -> M
         parity=graph.parity,
         provenance=_provenance(graph, record),
     )
-    (folder / MANIFEST_NAME).write_text(manifest.to_json(), encoding="utf-8")
+    (folder / name).write_text(manifest.to_json(), encoding="utf-8")
     return manifest
 
 
@@ -207,4 +220,6 @@ def _normal_argv(graph: ExportedGraph, record: BuildRecord) -> str:
     words += ["--name", model.name, "--block-size", str(kv.block_size)]
     words += ["--max-model-len", str(model.max_model_len)]
     words += ["--max-num-seqs", str(model.max_num_seqs)]
+    if kv.num_blocks is not None:
+        words += ["--num-blocks", str(kv.num_blocks)]
     return shlex.join([*words, *record.flags])

@@ -15,6 +15,7 @@ class StageProgress:
         self._of = "" if num_stages is None else f"/{num_stages}"
         self._count = 0
         self._started_s: float | None = None
+        self._is_noted = False
 
     def __enter__(self) -> Self:
         return self
@@ -28,7 +29,7 @@ class StageProgress:
         """End the last stage; after an error without a time, as it did not get there."""
         if kind is None:
             self._finish()
-        elif self._started_s is not None:
+        elif self._started_s is not None and not self._is_noted:
             self._write("\n")
 
     def __call__(self, stage: str) -> None:
@@ -38,10 +39,17 @@ class StageProgress:
         self._started_s = time.monotonic()
         self._write(f"[{self._count}{self._of}] {stage} ... ")
 
+    def note(self, line: str) -> None:
+        """Say something within the running stage, on a line of its own."""
+        self._write(f"    {line}\n" if self._is_noted else f"\n    {line}\n")
+        self._is_noted = True
+
     def _finish(self) -> None:
         if self._started_s is not None:
-            self._write(f"{time.monotonic() - self._started_s:.1f} s\n")
+            indent = "    " if self._is_noted else ""
+            self._write(f"{indent}{time.monotonic() - self._started_s:.1f} s\n")
             self._started_s = None
+            self._is_noted = False
 
     def _write(self, text: str) -> None:
         self._stream.write(text)
