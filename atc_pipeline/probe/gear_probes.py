@@ -23,7 +23,7 @@ _TIMED_CALLS = 200
 # Alignment and descriptors may differ a little; a second copy would double it.
 _MOST_WEIGHT_GROWTH = 1.25
 # Source: hicann/ge docs/zh/api/graph_engine_api/c/acl, aclmdlConfigAttr and aclmdlLoadType.
-_LOAD_TYPE, _PATH = 0, 2
+_LOAD_TYPE, _PATH = 1, 2
 _FROM_FILE = 1
 _WEIGHT_ALIGNMENT = 32
 

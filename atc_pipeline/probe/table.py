@@ -136,8 +136,8 @@ PROBES = (
     ),
     Probe(
         "large-pool",
-        "A pool of more than 2**31 elements is addressed to its end.",
-        "export, the pool as one input of a step graph",
+        "A tensor of 2**31 elements or more may not be addressed to its end; pools stay below.",
+        "atc_pipeline/plan/budget.py, the largest pool",
         memory_probes.large_pool,
     ),
     Probe(
