@@ -150,12 +150,18 @@ def chip_memory(facts: Survey) -> Verdict:
         return warning(
             "npu-smi printed no memory figures", "run npu-smi info -t usages -i NPU_ID -c CHIP_ID"
         )
-    found = ", ".join(f"{_chip_name(c)} {c.used_mib} of {c.total_mib} MiB used" for c in known)
+    found = ", ".join(f"{_chip_name(c)} {_memory_of(c)}" for c in known)
     if any((c.used_mib or 0) * 2 > (c.total_mib or 0) for c in known):
         return warning(
             found, "more than half is taken already: see the processes that npu-smi info lists"
         )
     return ok(found)
+
+
+def _memory_of(chip: Chip) -> str:
+    used, total = chip.hugepages or (0, 0)
+    pages = f", {used} of {total} huge pages" if total else ""
+    return f"{chip.used_mib} of {chip.total_mib} MiB used{pages}"
 
 
 def chip_target(facts: Survey) -> Verdict:

@@ -24,6 +24,7 @@ class Chip:
         device_id: The N of /dev/davinciN; None where this version prints none.
         health: As printed: OK, Warning, Alarm, Critical or UNKNOWN.
         used_mib, total_mib: Device memory; None where nothing was printed.
+        hugepages: Used and all, in pages; a 310P card shows 0 and 0.
     """
 
     npu_id: int
@@ -33,6 +34,7 @@ class Chip:
     health: str
     used_mib: int | None
     total_mib: int | None
+    hugepages: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,7 @@ def _parse_chip(upper: list[str], lower: list[str]) -> Chip | None:
     if first is None or not 1 <= len(ids) <= 2 or not all(_is_id(i) for i in ids):
         return None
     # Where there are several, the last pair is the memory that holds models.
-    usages = _USAGE.findall(lower[2])
-    used, total = (int(usages[-1][0]), int(usages[-1][1])) if usages else (None, None)
+    used, total = _last_usage(lower[2]) or (None, None)
     return Chip(
         npu_id=int(first.group(1)),
         chip_id=int(ids[0]),
@@ -86,7 +87,13 @@ def _parse_chip(upper: list[str], lower: list[str]) -> Chip | None:
         health=upper[1],
         used_mib=used,
         total_mib=total,
+        hugepages=_last_usage(upper[2]),
     )
+
+
+def _last_usage(cell: str) -> tuple[int, int] | None:
+    usages = _USAGE.findall(cell)
+    return (int(usages[-1][0]), int(usages[-1][1])) if usages else None
 
 
 def _is_id(text: str) -> bool:

@@ -59,6 +59,13 @@ def test_a_310b_board_wants_its_own_nodes_and_operators(tmp_path: Path) -> None:
     assert problems_of(wrong_operators, tmp_path / "ops") == {"cann.operators"}
 
 
+def test_memory_and_huge_pages_are_shown(tmp_path: Path) -> None:
+    duo = findings_of(DUO, tmp_path / "duo")["chips.memory"].verdict.found
+    assert duo.endswith("NPU 2 chip 1 (310P3) 1412 of 43693 MiB used")
+    board = findings_of(BOARD, tmp_path / "board")["chips.memory"].verdict.found
+    assert board == "NPU 0 chip 0 (310B1) 957 of 10810 MiB used, 15 of 15 huge pages"
+
+
 def test_without_a_card_the_report_says_so_plainly(tmp_path: Path) -> None:
     findings = tuple(examine(BARE.build(tmp_path)))
     assert {f.check_id for f in findings if f.verdict.status is Status.PROBLEM} == {"card"}

@@ -13,19 +13,21 @@ def test_both_chips_of_a_300i_duo() -> None:
     parsed = parse_npu_smi(NPU_SMI_DUO)
     assert parsed.driver_version == "25.5.0"
     assert parsed.chips == (
-        Chip(2, 0, 0, "310P3", "OK", 1529, 44280),
-        Chip(2, 1, 1, "310P3", "OK", 1412, 43693),
+        Chip(2, 0, 0, "310P3", "OK", 1529, 44280, (0, 0)),
+        Chip(2, 1, 1, "310P3", "OK", 1412, 43693, (0, 0)),
     )
 
 
 def test_a_310b_board() -> None:
-    assert parse_npu_smi(NPU_SMI_310B).chips == (Chip(0, 0, 0, "310B1", "OK", 957, 10810),)
+    assert parse_npu_smi(NPU_SMI_310B).chips == (
+        Chip(0, 0, 0, "310B1", "OK", 957, 10810, (15, 15)),
+    )
 
 
 def test_an_older_table_without_a_device_column() -> None:
     parsed = parse_npu_smi(NPU_SMI_OLD)
     assert parsed.driver_version == "25.0.rc1.1"
-    assert parsed.chips == (Chip(0, 0, None, "310P3", "OK", 1460, 44280),)
+    assert parsed.chips == (Chip(0, 0, None, "310P3", "OK", 1460, 44280, (0, 0)),)
 
 
 def test_processes_are_not_chips() -> None:
