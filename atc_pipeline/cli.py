@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Callable, Sequence
 
 from atc_pipeline.bundle import product_version
-from atc_pipeline.commands import build, doctor, inspect, lint, verify
+from atc_pipeline.commands import build, doctor, inspect, lint, plan, verify
 from atc_pipeline.exit_codes import run_reported
 
 
@@ -33,6 +33,6 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--version", action="version", version=f"omserve {product_version()}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (build, verify, inspect, doctor, lint):
+    for command in (build, verify, inspect, doctor, lint, plan):
         command.add_parser(commands)
     return parser.parse_args(argv)
