@@ -76,14 +76,11 @@ class AscendBuild:
 
 @dataclass(frozen=True, slots=True)
 class CompiledBundle:
-    """A bundle in its building folder.
-
-    Attributes:
-        num_compiled: OMs that `atc` made; the others came out of the cache.
-    """
+    """A bundle in its building folder, and how many of its OMs were compiled for it."""
 
     assembled: Assembled
     num_compiled: int
+    num_cached: int
 
 
 def compile_bundle(
@@ -123,7 +120,8 @@ def compile_bundle(
             )
         progress("checking and hashing programs")
         made = {job: work / job.name for job in jobs}
-        return CompiledBundle(assemble(folder, draft, made, settings), num_compiled)
+        assembled = assemble(folder, draft, made, settings)
+        return CompiledBundle(assembled, num_compiled, len(jobs) - num_compiled)
 
 
 def _accept(job: CompileJob, made: Path, settings: AssemblySettings) -> None:

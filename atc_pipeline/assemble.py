@@ -16,24 +16,23 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from atc_pipeline.atc.compile import WEIGHT_FOLDER, find_products, om_name
 from atc_pipeline.atc.jobs import CompileJob
 from atc_pipeline.atc.options import ExternalWeight
-from atc_pipeline.bundle import BUILD_REPORT_PATH, describe_file, hash_file
+from atc_pipeline.bundle import BUILD_REPORT_PATH, SIMULATED_KEY, describe_file, hash_file
 from atc_pipeline.bundle_inspect import read_warnings
 from atc_pipeline.draft import DRAFT_NAME, GRAPH_PATH, GRAPH_WEIGHTS_PATH, draft_program
-from atc_pipeline.om_check import find_om_problems
+from atc_pipeline.om_check import find_om_problems, find_weight_file_problems
 from atc_pipeline.om_facts import ProgramFacts, read_program_facts
 from atc_pipeline.om_weights import WeightReport
 from omruntime.errors import BundleError
 from omruntime.manifest import MANIFEST_NAME, FileEntry, Manifest, ProgramSpec
 
 REFERENCE_ROLE = "reference"
-SIMULATED_KEY = "simulated"
 TOOLKIT_KEY = "tool.cann"
 
 
@@ -67,7 +66,8 @@ def check_om(job: CompileJob, folder: Path, settings: AssemblySettings) -> Progr
         BundleError: It cannot be read, differs, or, when strict, leaves the AI Core.
     """
     facts = read_program_facts(folder / om_name(job))
-    problems = [*find_om_problems(job, facts), *_weight_file_problems(folder, facts)]
+    problems = find_om_problems(job, facts)
+    problems += find_weight_file_problems(facts, folder / WEIGHT_FOLDER)
     if facts.is_simulated != settings.is_simulated:
         got, wanted = ("the simulator", "atc") if facts.is_simulated else ("atc", "the simulator")
         problems.insert(0, f"was made by {got}, wanted one of {wanted}")
@@ -118,17 +118,6 @@ def _ai_cpu_warnings(facts: ProgramFacts) -> list[str]:
         return []
     names = ", ".join(facts.ai_cpu_operators)
     return [f"runs operators on the AI CPU, which is slow: {names}"]
-
-
-def _weight_file_problems(folder: Path, facts: ProgramFacts) -> Iterator[str]:
-    for weight in facts.external_weights:
-        path = folder / WEIGHT_FOLDER / Path(weight.location).name
-        have_bytes = path.stat().st_size if path.is_file() else 0
-        if have_bytes < weight.offset + weight.length:
-            yield (
-                f"wants {weight.offset + weight.length} bytes of {WEIGHT_FOLDER}/{path.name}, "
-                f"there are {have_bytes}"
-            )
 
 
 def _weigh(

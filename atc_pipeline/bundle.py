@@ -30,6 +30,8 @@ from omruntime.manifest import (
 )
 
 BUILD_REPORT_PATH = "reports/build.json"
+# In a manifest's provenance, with the value "true": the programs are the simulator's.
+SIMULATED_KEY = "simulated"
 # Of the manifest's kv_identity; raise it when its ingredients change.
 _KV_IDENTITY_VERSION = "1"
 _READ_BYTES = 1 << 20
@@ -174,6 +176,11 @@ def hash_kv_identity(inputs: Mapping[str, str], kv: KVSpec, profile: str) -> str
         "export": dict(inputs),
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def is_simulated(manifest: Manifest) -> bool:
+    """Whether no card, but the simulator alone, runs the bundle's programs."""
+    return manifest.provenance.get(SIMULATED_KEY) == "true"
 
 
 def parse_source_date(environ: Mapping[str, str]) -> int | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 
-from atc_pipeline.bundle import BUILD_REPORT_PATH
+from atc_pipeline.bundle import BUILD_REPORT_PATH, is_simulated
 from omruntime.buckets import Bucket, Phase
 from omruntime.errors import BundleError
 from omruntime.manifest import Manifest, ProgramSpec, TensorSpec
@@ -98,6 +98,7 @@ def _kv_rows(manifest: Manifest) -> list[tuple[str, str]]:
         ("dtype", kv.dtype),
         ("block_size", f"{kv.block_size} tokens"),
         ("bytes_per_block", f"{kv.bytes_per_block:,}"),
+        ("num_blocks", "chosen at start" if kv.num_blocks is None else f"{kv.num_blocks}, fixed"),
     ]
 
 
@@ -162,7 +163,8 @@ def summarise(manifest: Manifest) -> str:
     """One line on what was built and how well it agrees with the checkpoint."""
     parity = manifest.parity
     num_buckets = sum(len(program.buckets) for program in manifest.programs)
+    label = " (SIMULATED: no card runs it)" if is_simulated(manifest) else ""
     return (
-        f"{manifest.model.name}, {num_buckets} buckets, logits within "
+        f"{manifest.model.name}{label}, {num_buckets} buckets, logits within "
         f"{parity.max_abs_logits_diff:.2g} of the checkpoint over {parity.num_cases} cases"
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from atc_pipeline.atc import shapes
 from atc_pipeline.atc.jobs import CompileJob
@@ -22,13 +22,31 @@ _ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int32": 4, "int8": 1}
 
 def find_om_problems(job: CompileJob, facts: ProgramFacts) -> list[str]:
     """One line for each thing that differs from what the job asked for; empty when nothing."""
+    return [*find_shape_problems(job, facts), *_command_problems(job, facts)]
+
+
+def find_shape_problems(job: CompileJob, facts: ProgramFacts) -> list[str]:
+    """The same without the flags of the command line, which a manifest does not hold."""
     return [
         *_soc_problems(job, facts),
         *_input_problems(job, facts),
         *_gear_problems(job, facts),
         *_output_problems(job, facts),
-        *_command_problems(job, facts),
     ]
+
+
+def find_weight_file_problems(facts: ProgramFacts, folder: Path) -> list[str]:
+    """One line for each external constant that is not whole in `folder`."""
+    problems = []
+    for weight in facts.external_weights:
+        path = folder / Path(weight.location).name
+        have_bytes = path.stat().st_size if path.is_file() else 0
+        if have_bytes < weight.offset + weight.length:
+            problems.append(
+                f"wants {weight.offset + weight.length} bytes of {path.name} in {folder.name}/, "
+                f"there are {have_bytes}"
+            )
+    return problems
 
 
 def _soc_problems(job: CompileJob, facts: ProgramFacts) -> Iterator[str]:

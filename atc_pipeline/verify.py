@@ -10,9 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from atc_pipeline.bundle import hash_file, list_files
+from atc_pipeline.atc.compile import WEIGHT_FOLDER
+from atc_pipeline.atc.jobs import job_of_program
+from atc_pipeline.bundle import hash_file, is_simulated, list_files
+from atc_pipeline.om_check import find_shape_problems, find_weight_file_problems
+from atc_pipeline.om_facts import read_program_facts
 from omruntime.bundle_files import bundle_path, find_file_problems
-from omruntime.errors import BundleError
+from omruntime.errors import BundleError, OmError
 from omruntime.manifest import MANIFEST_NAME, Manifest
 
 _ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
@@ -48,6 +52,8 @@ def verify_bundle(bundle: Path, progress: Callable[[str], None]) -> VerifiedBund
     problems += _find_hash_problems(bundle, manifest)
     progress("checking buckets and KV sizes")
     problems += _find_fact_problems(manifest)
+    progress("checking compiled programs")
+    problems += _find_program_problems(bundle, manifest)
     if problems:
         lines = "".join(f"\n  {problem}" for problem in problems)
         raise BundleError(f"the bundle {bundle} does not verify:{lines}")
@@ -67,6 +73,27 @@ def _find_hash_problems(bundle: Path, manifest: Manifest) -> list[str]:
     if len(listed) != len(manifest.files):
         problems.append(f"{MANIFEST_NAME}: lists a file twice")
     problems += [f"{n}: not in the manifest" for n in list_files(bundle) if n not in listed]
+    return problems
+
+
+def _find_program_problems(bundle: Path, manifest: Manifest) -> list[str]:
+    """What each OM says of itself against the manifest."""
+    problems = []
+    for program in manifest.programs:
+        path = bundle_path(bundle, program.path)
+        if path.suffix != ".om" or not path.is_file():
+            continue
+        try:
+            job = job_of_program(program, manifest.kv, manifest.soc)
+            facts = read_program_facts(path)
+        except OmError as error:
+            problems.append(f"{program.path}: {error}")
+            continue
+        found = find_shape_problems(job, facts)
+        found += find_weight_file_problems(facts, path.with_name(WEIGHT_FOLDER))
+        if facts.is_simulated != is_simulated(manifest):
+            found.append("and the manifest differ in whether it is simulated")
+        problems += [f"{program.path}: it {problem}" for problem in found]
     return problems
 
 

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import PurePosixPath
 
 from atc_pipeline.atc import shapes
 from atc_pipeline.atc.options import AtcOptions, ExternalWeight
@@ -107,6 +108,17 @@ def plan_jobs(
         extra=settings.extra_flags,
     )
     return tuple(_job(name, buckets, program, kv, common) for name, buckets in groups.items())
+
+
+def job_of_program(program: ProgramSpec, kv: KVSpec, soc_version: str) -> CompileJob:
+    """The job whose OM a manifest's program is, without the flags that no manifest holds.
+
+    Raises:
+        ConfigError: The buckets or the chip are none that ATC takes.
+        BundleError: The tensor table or the pool is not fit for ATC.
+    """
+    common = AtcOptions(f"../{MODEL_NAME}", "step", soc_version, "none yet")
+    return _job(PurePosixPath(program.path).stem, program.buckets, program, kv, common)
 
 
 def bucket_name(bucket: Bucket) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from atc_pipeline.build import Progress
 from atc_pipeline.bundle_inspect import summarise
 from atc_pipeline.commands.arguments import Commands, add_number, add_traceback, missing_libraries
+from atc_pipeline.draft import GRAPH_PATH
 from atc_pipeline.progress import StageProgress
 from atc_pipeline.resources import mib
 from atc_pipeline.supervise import stop_signals
@@ -42,8 +43,7 @@ def _verify(options: argparse.Namespace) -> int:
     with stop_signals(), StageProgress(sys.stderr) as progress:
         compare_on_npu = _open_npu(options, progress)
         verified = verify_bundle(options.bundle, progress)
-        progress("replaying the recorded answers in ONNX Runtime")
-        found = [_replay(options.bundle, verified.manifest, options.num_threads)]
+        found = [_replay(options, verified.manifest, progress)]
         if options.checkpoint is not None:
             found.append(_recheck(options, verified.manifest, progress))
         if compare_on_npu is not None:
@@ -54,10 +54,17 @@ def _verify(options: argparse.Namespace) -> int:
     return 0
 
 
-def _replay(bundle: Path, manifest: Manifest, num_threads: int) -> str:
+def _replay(options: argparse.Namespace, manifest: Manifest, progress: Progress) -> str:
     """Run the program against the recorded reference; returns what was found, in words."""
+    bundle, num_threads = options.bundle, options.num_threads
     if num_threads < 0:
         raise ConfigError(f"num_threads is {num_threads}, wanted 0 or more")
+    if GRAPH_PATH not in {program.path for program in manifest.programs}:
+        return (
+            "replay: left out, as the bundle holds compiled programs alone; "
+            "build it with --keep-onnx to have its answers replayed"
+        )
+    progress("replaying the recorded answers in ONNX Runtime")
     try:
         from export.replay import replay_bundle
     except ImportError as error:
