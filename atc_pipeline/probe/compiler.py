@@ -6,6 +6,7 @@ One run at a time, each in a folder of its own below a working folder.
 from __future__ import annotations
 
 import select
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,7 +41,7 @@ class Shape:
 
 @dataclass(slots=True)
 class Compiler:
-    """Compiles into numbered folders.
+    """Compiles into folders of their own below `work`.
 
     Attributes:
         soc_version: The target, such as Ascend310P3.
@@ -49,18 +50,16 @@ class Compiler:
     tool: AtcTool
     soc_version: str
     work: Path
-    _count: int = field(default=0, init=False)
+    _made: dict[tuple[bytes, tuple[str, ...]], Path] = field(default_factory=dict, init=False)
 
     def compile(self, graph: ProbeGraph, shape: Shape) -> Path:
-        """Returns the OM; external weights lie in `weight/` beside it.
+        """Returns the OM, the same for the same graph and shape.
+
+        External weights lie in `weight/` beside it.
 
         Raises:
             AtcError: ATC failed; the message ends with what it said last.
         """
-        self._count += 1
-        folder = self.work / str(self._count)
-        folder.mkdir(parents=True)
-        onnx.save(graph.model, folder / f"{_NAME}.onnx")
         options = AtcOptions(
             model=f"{_NAME}.onnx",
             output=_NAME,
@@ -71,7 +70,16 @@ class Compiler:
             dynamic_dims=";".join(",".join(map(str, gear)) for gear in shape.gears),
             external_weight=shape.external_weight,
         )
-        run = RunningAtc(self.tool, build_atc_argv(options), folder, _TIMEOUT_S)
+        argv = build_atc_argv(options)
+        key = (graph.model.SerializeToString(deterministic=True), argv)
+        if key not in self._made:
+            folder = Path(tempfile.mkdtemp(dir=self.work))
+            self._made[key] = self._run(graph, argv, folder)
+        return self._made[key]
+
+    def _run(self, graph: ProbeGraph, argv: tuple[str, ...], folder: Path) -> Path:
+        onnx.save(graph.model, folder / f"{_NAME}.onnx")
+        run = RunningAtc(self.tool, argv, folder, _TIMEOUT_S)
         try:
             select.select([run], [], [], run.seconds_left)
             result = run.finish()

@@ -45,7 +45,8 @@ def _random(seed: int, *shape: int) -> Half:
 
 
 def _close(got: Half, wanted: NDArray[np.float64]) -> Outcome:
-    diff = float(np.abs(got.astype(np.float64) - wanted).max())
+    with np.errstate(invalid="ignore"):
+        diff = float(np.abs(got.astype(np.float64) - wanted).max())
     # Written so that a NaN refutes.
     return judge(diff <= _TOLERANCE * max(1.0, float(np.abs(wanted).max())), f"off by {diff:.2g}")
 
