@@ -5,7 +5,6 @@ Owns the order of the stages. Each stage is a module of its own.
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.metadata
 import json
 from collections.abc import Callable, Iterator
@@ -16,13 +15,24 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from export.architectures import require_length
+from export.bucket_grids import blocks_for, default_buckets, require_cover
 from export.checkpoint import Checkpoint, load_model, load_tokenizer, open_checkpoint
 from export.checkpoint_files import file_sha256, find_checkpoint
+from export.expanded_session import open_expanded
 from export.facts import kv_identity_inputs, kv_spec, max_model_len, model_facts, step_shape
+from export.float16_range import (
+    RANGE_REPORT_PATH,
+    RangeReport,
+    measure_weights,
+    measured_activations,
+    require_activations_fit,
+    require_weights_fit,
+)
 from export.graphs import StepGraph
-from export.paged_runner import open_session
-from export.parity import ParityReport, check_parity
+from export.parity import ParityInput, Reference, check_parity, run_reference, tolerance_for
 from export.parity_input import parity_input
+from export.parity_report import ParityReport
+from export.profiles import PoolNeeds, fixed_num_blocks, require_rows_fit
 from export.reference import REFERENCE_PATH, record_case, write_reference
 from export.result import (
     PARITY_REPORT_PATH,
@@ -31,12 +41,13 @@ from export.result import (
     WEIGHTS_PATH,
     ExportResult,
 )
-from export.spec import ExportSpec, default_buckets, require_cover
+from export.session import open_session
+from export.spec import ExportSpec
 from export.step_shape import StepShape, input_specs, output_specs
 from export.tokenizer_files import named_templates, tokens_beyond, write_tokenizer
 from export.trace import write_step_graph
 from omruntime.buckets import Bucket, BucketTable
-from omruntime.manifest import ModelFacts, ProgramSpec
+from omruntime.manifest import KVSpec, ModelFacts, ProgramSpec
 
 Progress = Callable[[str], None]
 
@@ -64,22 +75,25 @@ def export_step_graph(spec: ExportSpec, out_dir: Path, progress: Progress) -> Ex
     with open_checkpoint(files, spec) as checkpoint:
         length = max_model_len(checkpoint.config, spec)
         require_length(checkpoint.config, length)
-        buckets = spec.buckets or default_buckets(length, spec.max_num_seqs, spec.block_size)
-        require_cover(buckets, spec, length)
+        buckets = _buckets(spec, length)
         progress("writing the tokenizer")
         tokenizer = load_tokenizer(checkpoint)
         add_bos = checkpoint.gguf.add_bos if checkpoint.gguf else None
         tokenizer_files = write_tokenizer(tokenizer, out_dir / TOKENIZER_FOLDER, add_bos)
         progress("loading the weights")
         model = load_model(checkpoint, spec)
-        shape = step_shape(model, spec.block_size)
+        shape = step_shape(model, spec.tokens_per_block, spec.profile)
         facts = model_facts(checkpoint, spec, shape, tokenizer)
-        export = _Export(spec, out_dir, checkpoint, tokenizer, model, shape, facts, buckets)
+        kv = kv_spec(shape, _num_blocks(spec, shape, length))
+        export = _Export(spec, out_dir, checkpoint, tokenizer, model, shape, facts, kv, buckets)
+        given = parity_input(tokenizer, shape, BucketTable(buckets, shape.block_size), length)
+        progress("running the checkpoint itself")
+        reference, ranges = _run_checkpoint(export, given)
         progress("tracing the step graph")
         _write_program(export)
-        report = _prove(export, progress)
+        report = _prove(export, given, reference, progress)
         names = [f"{TOKENIZER_FOLDER}/{name}" for name in tokenizer_files]
-        return _result(export, report, names)
+        return _result(export, report, ranges, names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,44 +107,91 @@ class _Export:
     model: PreTrainedModel
     shape: StepShape
     facts: ModelFacts
+    kv: KVSpec
     buckets: tuple[Bucket, ...]
+
+
+def _buckets(spec: ExportSpec, length: int) -> tuple[Bucket, ...]:
+    """The grid, given or by default, proven to cover."""
+    require_rows_fit(spec.profile, spec.max_num_seqs)
+    block_size = spec.tokens_per_block
+    buckets = spec.buckets or default_buckets(spec.profile, length, spec.max_num_seqs, block_size)
+    require_cover(buckets, block_size, spec.max_num_seqs, length)
+    return buckets
+
+
+def _num_blocks(spec: ExportSpec, shape: StepShape, length: int) -> int | None:
+    needs = PoolNeeds(
+        token_elements=shape.token_elements,
+        block_size=shape.block_size,
+        blocks_per_sequence=blocks_for(length, shape.block_size),
+        max_num_seqs=spec.max_num_seqs,
+    )
+    return fixed_num_blocks(spec.profile, needs, spec.num_blocks)
 
 
 def _write_program(export: _Export) -> None:
     program = export.out_dir / PROGRAM_PATH
     program.parent.mkdir()
-    graph = StepGraph(export.model, export.shape)
+    graph = StepGraph(export.model, export.shape, export.spec.profile)
     try:
         write_step_graph(graph, program, export.out_dir / WEIGHTS_PATH)
     finally:
         graph.release()
 
 
-def _prove(export: _Export, progress: Progress) -> ParityReport:
+def _run_checkpoint(export: _Export, given: ParityInput) -> tuple[Reference, RangeReport | None]:
+    """The checkpoint's own answers; on the way, what float16 cannot hold of it.
+
+    Raises:
+        ExportError: It overflows, and that was not accepted.
+    """
+    if export.shape.dtype != "float16":
+        return run_reference(export.model, given), None
+    ranges = RangeReport(measure_weights(export.model))
+    require_weights_fit(ranges, export.spec.allow_clipping)
+    with measured_activations(export.model, ranges):
+        reference = run_reference(export.model, given)
+    ranges.write(export.out_dir)
+    require_activations_fit(ranges, export.spec.allow_clipping)
+    return reference, ranges
+
+
+def _prove(
+    export: _Export, given: ParityInput, reference: Reference, progress: Progress
+) -> ParityReport:
     """Run the parity gate and write its two reports."""
+    if export.shape.dtype == "float16":
+        progress("measuring what float16 costs the checkpoint")
+    tolerance = tolerance_for(export.model, given, reference, export.spec.allow_clipping)
     progress("loading the graph into ONNX Runtime")
-    session = open_session(export.out_dir / PROGRAM_PATH, export.spec.num_threads)
-    table = BucketTable(export.buckets, export.spec.block_size)
-    given = parity_input(export.tokenizer, export.shape, table, export.facts.max_model_len)
-    report, answers = check_parity(export.model, session, given, progress)
+    open_program = open_expanded if export.spec.profile.has_gears else open_session
+    session = open_program(export.out_dir / PROGRAM_PATH, export.spec.num_threads)
+    report = check_parity(session, given, reference, tolerance, progress)
     path = export.out_dir / PARITY_REPORT_PATH
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(dataclasses.asdict(report), indent=2, sort_keys=True) + "\n")
-    cases = zip(given.prompts, answers, strict=True)
+    path.write_text(json.dumps(report.plain(), indent=2, sort_keys=True) + "\n")
+    cases = zip(given.prompts, reference.answers, strict=True)
     write_reference(export.out_dir, tuple(record_case(p, a.logits) for p, a in cases))
     return report
 
 
-def _result(export: _Export, report: ParityReport, tokenizer_files: list[str]) -> ExportResult:
+def _result(
+    export: _Export,
+    report: ParityReport,
+    ranges: RangeReport | None,
+    tokenizer_files: list[str],
+) -> ExportResult:
     written = [PROGRAM_PATH, WEIGHTS_PATH, PARITY_REPORT_PATH, REFERENCE_PATH, *tokenizer_files]
-    kv = kv_spec(export.shape)
-    program_sha256, weights_sha256 = (
-        file_sha256(export.out_dir / path) for path in (PROGRAM_PATH, WEIGHTS_PATH)
-    )
-    config = export.checkpoint.config
+    if ranges is not None:
+        written.append(RANGE_REPORT_PATH)
+    hashes = {
+        "program_sha256": file_sha256(export.out_dir / PROGRAM_PATH),
+        "weights_sha256": file_sha256(export.out_dir / WEIGHTS_PATH),
+    }
     return ExportResult(
         model=export.facts,
-        kv=kv,
+        kv=export.kv,
         program=ProgramSpec(
             role="step",
             path=PROGRAM_PATH,
@@ -139,11 +200,13 @@ def _result(export: _Export, report: ParityReport, tokenizer_files: list[str]) -
             buckets=export.buckets,
         ),
         files=tuple(sorted(written)),
-        kv_identity_inputs=kv_identity_inputs(config, program_sha256, weights_sha256, kv),
+        kv_identity_inputs=kv_identity_inputs(
+            export.checkpoint.config, export.spec.profile, export.kv, hashes
+        ),
         checkpoint_sha256=export.checkpoint.files.sha256(),
         tool_versions={name: importlib.metadata.version(name) for name in _TOOLS},
         parity=report.summary(),
-        warnings=tuple(_warnings(export)),
+        warnings=(*_warnings(export), *_range_warnings(ranges, report)),
     )
 
 
@@ -162,3 +225,16 @@ def _warnings(export: _Export) -> Iterator[str]:
         )
     if export.checkpoint.files.ignored:
         yield f"ignored weight files: {', '.join(export.checkpoint.files.ignored)}"
+
+
+def _range_warnings(ranges: RangeReport | None, report: ParityReport) -> Iterator[str]:
+    if ranges is None:
+        return
+    if ranges.overflowing_weights:
+        names = ", ".join(weight.name for weight in ranges.overflowing_weights)
+        yield f"clipped to float16's range: {names}"
+    if ranges.overflowing_activations:
+        yield (
+            f"activations pass float16's range at {next(iter(ranges.overflowing_activations))}; "
+            f"{report.num_overflowed_rows} row(s) of the parity gate were not finite"
+        )

@@ -53,10 +53,15 @@ def dense_experts(
     gate_up, down = module.gate_up_proj, module.down_proj
     assert isinstance(gate_up, Tensor)
     assert isinstance(down, Tensor)
-    experts = torch.arange(gate_up.shape[0], dtype=top_k_index.dtype)
-    chosen = (top_k_index[..., None] == experts).to(hidden_states.dtype)
-    routing = (chosen * top_k_weights[..., None].to(hidden_states.dtype)).sum(dim=1)
-    inner = module._apply_gate(hidden_states[None] @ gate_up.transpose(1, 2))  # type: ignore[operator]
-    outer = inner @ down.transpose(1, 2)
-    weighted: Tensor = (outer * routing.t()[..., None]).sum(dim=0)
-    return weighted
+    num_experts, double_width, hidden = gate_up.shape
+    experts = torch.arange(num_experts, dtype=torch.int32)
+    chosen = (top_k_index.to(torch.int32)[..., None] == experts).to(hidden_states.dtype)
+    routing = (chosen * top_k_weights[..., None].to(hidden_states.dtype)).sum(dim=1)[..., None]
+    # One product over the rows of all experts, and one that sums over them as it goes.
+    inner = nn.functional.linear(hidden_states, gate_up.reshape(-1, hidden))
+    inner = module._apply_gate(inner.reshape(-1, num_experts, double_width))  # type: ignore[operator]
+    # An expert that was not chosen may overflow on tokens it never learned.
+    weighted = torch.where(routing > 0, inner * routing, 0.0)
+    return weighted.reshape(-1, num_experts * double_width // 2) @ (
+        down.permute(0, 2, 1).reshape(-1, hidden)
+    )

@@ -19,16 +19,13 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerF
 
 from export.architectures import position_limit
 from export.checkpoint import Checkpoint
+from export.profiles import CPU, Profile
 from export.spec import DEFAULT_MAX_MODEL_LEN, ExportSpec
 from export.step_shape import StepShape
 from omruntime.errors import BundleError, ConfigError, ExportError
-from omruntime.manifest import GRAPH_CONTRACT, KVLayout, KVSpec, ModelFacts, SamplingDefaults
+from omruntime.manifest import GRAPH_CONTRACT, KVSpec, ModelFacts, SamplingDefaults
 
-DTYPE = "float32"
-LAYOUT = KVLayout.HEAD_MAJOR
-# Raise it when the cpu profile computes other keys or values from the same checkpoint.
-PROFILE_REVISION = "cpu-1"
-_FLOAT_BYTES = 4
+_ITEM_BYTES = {"float32": 4, "float16": 2}
 _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>", "</s>")
 
 
@@ -40,8 +37,8 @@ class EndTokens:
     source: str
 
 
-def step_shape(model: PreTrainedModel, block_size: int) -> StepShape:
-    """The sizes of a model's step graph.
+def step_shape(model: PreTrainedModel, block_size: int, profile: Profile = CPU) -> StepShape:
+    """The sizes of a model's step graph, its pool as the profile lays it out.
 
     Raises:
         ExportError: The model has no plain output head.
@@ -59,6 +56,8 @@ def step_shape(model: PreTrainedModel, block_size: int) -> StepShape:
         head_dim=int(head_dim),
         block_size=block_size,
         vocab_size=int(head.weight.shape[0]),
+        layout=profile.layout,
+        dtype=profile.dtype,
     )
 
 
@@ -91,7 +90,7 @@ def model_facts(
         vocab_size=shape.vocab_size,
         max_model_len=max_model_len(config, spec),
         max_num_seqs=spec.max_num_seqs,
-        dtype=DTYPE,
+        dtype=shape.dtype,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_ids=ends.token_ids,
         eos_source=ends.source,
@@ -99,31 +98,35 @@ def model_facts(
     )
 
 
-def kv_spec(shape: StepShape) -> KVSpec:
-    """The paged cache's shape; one block holds keys and values of all layers."""
-    per_token = shape.num_layers * 2 * shape.num_kv_heads * shape.head_dim * _FLOAT_BYTES
-    return KVSpec(LAYOUT, shape.block_size, DTYPE, per_token * shape.block_size)
+def kv_spec(shape: StepShape, num_blocks: int | None) -> KVSpec:
+    """The paged cache's shape; one block holds keys and values of all layers.
+
+    Args:
+        num_blocks: As `profiles.fixed_num_blocks` gives it.
+    """
+    block_bytes = shape.token_elements * _ITEM_BYTES[shape.dtype] * shape.block_size
+    return KVSpec(shape.layout, shape.block_size, shape.dtype, block_bytes, num_blocks)
 
 
 def kv_identity_inputs(
-    config: PretrainedConfig, program_sha256: str, weights_sha256: str, kv: KVSpec
+    config: PretrainedConfig, profile: Profile, kv: KVSpec, hashes: Mapping[str, str]
 ) -> dict[str, str]:
     """All that decides what a cached key or value is.
 
     Args:
-        program_sha256: Of the program file, which holds the smallest weights itself.
+        hashes: program_sha256, of the program file, which holds the smallest weights itself;
+            and weights_sha256.
     """
     rope = getattr(config, "rope_parameters", None)
     return {
-        "program_sha256": program_sha256,
-        "weights_sha256": weights_sha256,
+        **hashes,
         "rope": json.dumps(rope, sort_keys=True),
         "layer_types": json.dumps(getattr(config, "layer_types", None)),
         "dtype": kv.dtype,
         "layout": kv.layout.value,
         "block_size": str(kv.block_size),
         "graph_contract": str(GRAPH_CONTRACT),
-        "profile_revision": PROFILE_REVISION,
+        "profile_revision": profile.revision,
     }
 
 

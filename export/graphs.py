@@ -12,21 +12,28 @@ from transformers import PreTrainedModel
 
 from export.experts import restore_experts, use_dense_experts
 from export.paged_attention import ATTENTION_NAME, PagedStep, register_attention
+from export.past import past_of
+from export.profiles import CPU, Profile
 from export.step_shape import StepShape
+
+# Of a masked score. Half of the lowest float32; the lowest float16 would overflow, and -10000
+# leaves nothing of a score that is in its range.
+_HIDDEN = {"float32": torch.finfo(torch.float32).min / 2, "float16": -10000.0}
 
 
 class StepGraph(nn.Module):
-    """A model as a function of graph contract 1, head-major pools, float32.
+    """A model as a function of graph contract 1, in float32 and in the profile's pool layout.
 
     While it exists, the model attends by the paged attention, runs all of its experts and keeps
     its rope frequencies; `release` gives it back.
     """
 
-    def __init__(self, model: PreTrainedModel, shape: StepShape) -> None:
+    def __init__(self, model: PreTrainedModel, shape: StepShape, profile: Profile = CPU) -> None:
         super().__init__()
         register_attention()
         self.model = model
         self.shape = shape
+        self.profile = profile
         self._last = _LastToken()
         self._attention_before = model.config._attn_implementation
         model.set_attn_implementation(ATTENTION_NAME)
@@ -54,8 +61,9 @@ class StepGraph(nn.Module):
         pools: list[Tensor],
     ) -> tuple[Tensor, Tensor]:
         """Run one step; shapes as in `input_specs` and `output_specs`."""
-        pairs = tuple(zip(pools[::2], pools[1::2], strict=True))
-        step = PagedStep(positions, block_tables, past_lens, pairs)
+        past = past_of(self.profile.past_gather, self.shape, pools, block_tables)
+        num_past = block_tables.shape[1] * self.shape.block_size
+        step = PagedStep(positions, past_lens, past, num_past, _HIDDEN[self.profile.dtype])
         self._last.index = last_index
         logits = self.model(
             input_ids=input_ids,
@@ -64,8 +72,8 @@ class StepGraph(nn.Module):
             paged_step=step,
         ).logits
         self._last.index = None
-        rows = [part for layer in range(len(pairs)) for part in step.new_kv[layer]]
-        return logits, torch.cat(rows, dim=0)
+        new_kv = [step.new_kv[layer] for layer in range(self.shape.num_layers)]
+        return logits, past.collect(new_kv)
 
 
 class _LastToken:

@@ -1,12 +1,13 @@
-"""What the operators of ATC's `npu` domain compute, spelled out in standard ONNX.
+"""What ATC makes of a graph's nodes, spelled out for ONNX Runtime on a CPU.
 
-Owns the reference definition of NPURmsNorm and NPURotaryMul: inside in float32, rounded once to
-the input's type. The parity gate and the simulator of atc both run a graph through it, so that
-ONNX Runtime can. Which graphs hold such operators is decided in `lower_ascend.py`.
+Owns the reference definition of NPURmsNorm and NPURotaryMul, inside in float32 and rounded once
+to the input's type, and of matrix products, which sum in float32 whatever their type and may
+carry ATC's attributes transA and transB. The parity gate and the simulator of atc both run a
+graph through it. Which graphs hold such nodes is decided in `lower_ascend.py`.
 
 Source: hicann/ops-nn, norm/rms_norm/framework/npu_rms_norm_onnx_plugin.cpp (epsilon 1e-6,
-outputs y and rstd); hicann/ops-math, common/src/framework/npu_rotary_mul_onnx_plugin.cpp (half
-mode).
+outputs y and rstd) and matmul/mat_mul_v3/framework/matmul_onnx_plugin.cpp (transA, transB);
+hicann/ops-math, common/src/framework/npu_rotary_mul_onnx_plugin.cpp (half mode).
 """
 
 from __future__ import annotations
@@ -20,15 +21,18 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from omruntime.errors import ExportError
 
 NPU_DOMAIN = "npu"
+_CONTRIB_DOMAIN = "com.microsoft"
+_TRANSPOSING = frozenset({"transA", "transB"})
 RMS_NORM_EPSILON = 1e-6
 # From here on ReduceMean has its axes as an input, and Split wants the number of its outputs.
 _AXES_INPUT_OPSET = 18
 
 
 def expand_npu_ops(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of a model without operators of the npu domain, equal in all else.
+    """A copy of a model without operators of the npu domain, its products in float32 inside.
 
-    Weights may be in files of their own; they are neither read nor moved.
+    Weights may be in files of their own; they are neither read nor moved. Those of products go
+    through a Cast, which ONNX Runtime folds when it loads the model.
 
     Raises:
         ExportError: The model holds an npu operator other than the two; the message names it.
@@ -40,21 +44,26 @@ def expand_npu_ops(model: onnx.ModelProto) -> onnx.ModelProto:
     constants: dict[str, TensorProto] = {}
     nodes: list[NodeProto] = []
     for node in model.graph.node:
-        if node.domain == NPU_DOMAIN:
+        if node.domain == NPU_DOMAIN or node.op_type in ("MatMul", "Gemm"):
             nodes.extend(_Expansion(node, opset, constants).nodes())
         else:
             nodes.append(node)
     del graph.node[:]
     graph.node.extend(nodes)
     graph.initializer.extend(constants.values())
-    kept = [o for o in expanded.opset_import if o.domain != NPU_DOMAIN]
+    foreign = {node.domain for node in nodes} - {"", "ai.onnx", NPU_DOMAIN}
+    known = {o.domain: o.version for o in model.opset_import} | {_CONTRIB_DOMAIN: 1}
     del expanded.opset_import[:]
-    expanded.opset_import.extend(kept)
+    expanded.opset_import.extend(
+        helper.make_opsetid(domain, version)
+        for domain, version in known.items()
+        if domain in foreign or domain in ("", "ai.onnx")
+    )
     return expanded
 
 
 class _Expansion:
-    """The standard nodes in place of one npu node; they take their names from it."""
+    """The nodes in place of one; they take their names from it."""
 
     def __init__(self, node: NodeProto, opset: int, constants: dict[str, TensorProto]) -> None:
         self._node = node
@@ -67,12 +76,14 @@ class _Expansion:
         known: dict[str, Callable[[], None]] = {
             "NPURmsNorm": self._rms_norm,
             "NPURotaryMul": self._rotary_mul,
+            "MatMul": self._product,
+            "Gemm": self._product,
         }
         expand = known.get(self._node.op_type)
         if expand is None:
             raise ExportError(
                 f"node {self._node.name}: npu operator {self._node.op_type} has no reference "
-                f"definition; known are {', '.join(known)}"
+                f"definition; known are NPURmsNorm and NPURotaryMul"
             )
         expand()
         return self._nodes
@@ -98,6 +109,18 @@ class _Expansion:
         straight = self._emit("Mul", [wide, self._widened(cos)])
         across = self._emit("Mul", [turned, self._widened(sin)])
         self._emit("CastLike", [self._emit("Add", [straight, across]), x], self._output(0))
+
+    def _product(self) -> None:
+        node = self._node
+        wide = helper.make_node(node.op_type, [], [], name=node.name, domain=node.domain)
+        wide.attribute.extend(node.attribute)
+        if node.op_type == "MatMul" and _TRANSPOSING & {a.name for a in node.attribute}:
+            # Standard MatMul has no such attributes.
+            wide.op_type, wide.domain = "FusedMatMul", _CONTRIB_DOMAIN
+        wide.input.extend(self._widened(name) for name in node.input)
+        wide.output.append(f"{node.name}/float32")
+        self._nodes.append(wide)
+        self._emit("CastLike", [wide.output[0], node.input[0]], self._output(0))
 
     def _widened(self, name: str) -> str:
         return self._emit("Cast", [name], to=TensorProto.FLOAT)

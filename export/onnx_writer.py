@@ -48,8 +48,11 @@ def onnx_type(dtype: torch.dtype) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Constant:
+    """A constant as it is stored; `tensor` is converted when it is written, not before."""
+
     name: str
     tensor: Tensor
+    dtype: torch.dtype
 
 
 class GraphWriter:
@@ -58,11 +61,13 @@ class GraphWriter:
     Attributes:
         scope: Prefix of the names of nodes to come.
         nodes: In an order in which they can run.
+        sizes: Of traced values, by name; None where symbolic.
     """
 
     def __init__(self) -> None:
         self.scope = ""
         self.nodes: list[NodeProto] = []
+        self.sizes: dict[str, tuple[int | None, ...]] = {}
         self._names: set[str] = set()
         self._by_expression: dict[tuple[object, ...], list[str]] = {}
         self._constants: dict[str, _Constant] = {}
@@ -70,37 +75,58 @@ class GraphWriter:
 
     def emit(self, op_type: str, inputs: Sequence[str], **attributes: Attribute) -> str:
         """Add a node with one output, or find the equal one; returns the output's name."""
-        return self.emit_many(op_type, inputs, 1, **attributes)[0]
+        return self._add(("", op_type), inputs, 1, attributes)[0]
 
     def emit_many(
         self, op_type: str, inputs: Sequence[str], num_outputs: int, **attributes: Attribute
     ) -> list[str]:
         """As `emit` for a node with several outputs."""
+        return self._add(("", op_type), inputs, num_outputs, attributes)
+
+    def emit_foreign(
+        self, domain: str, op_type: str, inputs: Sequence[str], num_outputs: int
+    ) -> list[str]:
+        """As `emit_many` for an operator of another domain than ONNX's own."""
+        return self._add((domain, op_type), inputs, num_outputs, {})
+
+    def _add(
+        self,
+        operator: tuple[str, str],
+        inputs: Sequence[str],
+        num_outputs: int,
+        attributes: Mapping[str, Attribute],
+    ) -> list[str]:
         frozen = tuple(
             (k, v if isinstance(v, int | float | str) else tuple(v))
             for k, v in sorted(attributes.items())
         )
-        expression = (op_type, tuple(inputs), frozen, num_outputs)
+        expression = (operator, tuple(inputs), frozen, num_outputs)
         if expression not in self._by_expression:
+            domain, op_type = operator
             name = self._unique(f"{self.scope}/{op_type}" if self.scope else op_type)
             outputs = [f"{name}:{i}" for i in range(num_outputs)]
-            node = helper.make_node(op_type, list(inputs), outputs, name=name)
+            node = helper.make_node(op_type, list(inputs), outputs, name=name, domain=domain)
             node.attribute.extend(helper.make_attribute(k, v) for k, v in frozen)
             self.nodes.append(node)
             self._by_expression[expression] = outputs
         return self._by_expression[expression]
 
-    def constant(self, tensor: Tensor, hint: str) -> str:
-        """The name of a constant; equal small ones, and views of equal storage, are one."""
-        tensor = tensor.detach()
+    def constant(self, tensor: Tensor, hint: str, dtype: torch.dtype | None = None) -> str:
+        """The name of a constant; equal small ones, and views of equal storage, are one.
+
+        Args:
+            dtype: To store it as; float16 clips to its range.
+        """
+        tensor, dtype = tensor.detach(), dtype or tensor.dtype
         if tensor.numel() * tensor.element_size() < _EXTERNAL_BYTES:
-            key: tuple[object, ...] = (tensor.dtype, tuple(tensor.shape), _bytes(tensor))
+            tensor = convert(tensor, dtype)
+            key: tuple[object, ...] = (dtype, tuple(tensor.shape), _bytes(tensor))
         else:
-            key = (tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.data_ptr())
+            key = (dtype, tuple(tensor.shape), tensor.stride(), tensor.data_ptr())
         if key not in self._by_content:
             name = self._unique(hint)
             # Keeping the tensor keeps its address from being used again.
-            self._constants[name] = _Constant(name, tensor)
+            self._constants[name] = _Constant(name, tensor, dtype)
             self._by_content[key] = name
         return self._by_content[key]
 
@@ -127,7 +153,7 @@ class GraphWriter:
         """
         self._rename_outputs(outputs)
         wanted = {spec.name for spec in outputs.values()}
-        nodes = _used_nodes(self.nodes, wanted)
+        nodes = used_nodes(self.nodes, wanted)
         used = {name for node in nodes for name in node.input}
         constants = [c for c in self._constants.values() if c.name in used]
         with weights_path.open("wb") as file:
@@ -164,13 +190,25 @@ def _opsets(nodes: Sequence[NodeProto]) -> list[onnx.OperatorSetIdProto]:
     return [helper.make_opsetid("", OPSET), *(helper.make_opsetid(d, 1) for d in domains)]
 
 
-def _used_nodes(nodes: Sequence[NodeProto], wanted: set[str]) -> list[NodeProto]:
+def used_nodes(nodes: Sequence[NodeProto], wanted: set[str]) -> list[NodeProto]:
+    """The nodes that the wanted values depend on, in the given order."""
+    needed = set(wanted)
     kept = []
     for node in reversed(nodes):
-        if wanted.intersection(node.output):
-            wanted.update(node.input)
+        if needed.intersection(node.output):
+            needed.update(node.input)
             kept.append(node)
     return kept[::-1]
+
+
+def convert(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """The tensor as another type; float16 clips to its range."""
+    if tensor.dtype == dtype:
+        return tensor
+    if dtype is torch.float16:
+        limits = torch.finfo(dtype)
+        return tensor.clamp(limits.min, limits.max).to(dtype)
+    return tensor.to(dtype)
 
 
 def _bytes(tensor: Tensor) -> bytes:
@@ -181,7 +219,7 @@ def _bytes(tensor: Tensor) -> bytes:
 
 
 def _write_constant(constant: _Constant, file: BinaryIO, location: str) -> TensorProto:
-    tensor = constant.tensor
+    tensor = convert(constant.tensor, constant.dtype)
     proto = TensorProto(
         name=constant.name, data_type=onnx_type(tensor.dtype), dims=list(tensor.shape)
     )

@@ -12,12 +12,11 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from export.past import Past
 from omruntime.errors import ExportError
 
 # Not one of transformers' mask kinds, so models build no mask of their own and pass None.
 ATTENTION_NAME = "omserve_paged"
-# Half of the lowest float32: adding a score to it cannot overflow, so no row is all -inf.
-HIDDEN = torch.finfo(torch.float32).min / 2
 
 
 @dataclass(slots=True)
@@ -26,18 +25,20 @@ class PagedStep:
 
     Attributes:
         positions: int32 [batch, tokens].
-        block_tables: int32 [batch, past_blocks].
         past_lens: int32 [batch].
-        pools: key and value pool of each layer, [num_kv_heads, num_blocks, block_size, head_dim];
-            finite everywhere, as masked positions still enter a product with zero.
-        new_kv: filled by the layers: layer index to new keys and values,
-            each [num_kv_heads, batch * tokens, head_dim].
+        past: The block pool.
+        num_past: Positions that each row gathers from it.
+        hidden: What is added to the score of an invisible position; far below any score, and
+            not so low that a score added to it overflows.
+        new_kv: Filled by the layers: layer index to new keys and values,
+            each [batch, num_kv_heads, tokens, head_dim].
     """
 
     positions: Tensor
-    block_tables: Tensor
     past_lens: Tensor
-    pools: tuple[tuple[Tensor, Tensor], ...]
+    past: Past
+    num_past: int
+    hidden: float
     new_kv: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     masks: dict[tuple[int | None, int], Tensor] = field(default_factory=dict)
 
@@ -49,22 +50,24 @@ class PagedStep:
         """
         if (window, group) not in self.masks:
             batch, tokens = self.positions.shape
-            new = self._new_visible(window)[None].expand(batch, tokens, tokens)
-            visible = torch.cat([self._past_visible(window), new], dim=-1)
-            added = torch.where(visible, 0.0, HIDDEN)
+            # As numbers from here on: not every device moves truth values.
+            past = self._added(self._past_visible(window)).expand(batch, tokens, self.num_past)
+            new = self._added(self._new_visible(window))[None].expand(batch, tokens, tokens)
+            added = torch.cat([past, new], dim=-1)
             total = added.shape[-1]
             grouped = added[:, None].expand(batch, group, tokens, total)
             self.masks[window, group] = grouped.reshape(1, batch, group * tokens, total)
         return self.masks[window, group]
 
+    def _added(self, visible: Tensor) -> Tensor:
+        return torch.where(visible, 0.0, self.hidden)
+
     def _past_visible(self, window: int | None) -> Tensor:
-        batch, tokens = self.positions.shape
-        num_past = self.block_tables.shape[1] * self.pools[0][0].shape[2]
-        past = torch.arange(num_past, dtype=torch.int32)
+        past = torch.arange(self.num_past, dtype=torch.int32)
         visible = (past[None] < self.past_lens[:, None])[:, None]
         if window is not None:
             visible = visible & (self.positions[:, :, None] - past < window)
-        return visible.expand(batch, tokens, num_past)
+        return visible
 
     def _new_visible(self, window: int | None) -> Tensor:
         # By index, not by position: the padding of a row repeats its last position.
@@ -113,12 +116,9 @@ def paged_attention(
     group = num_heads // num_kv_heads
     scale = head_dim**-0.5 if scaling is None else scaling
 
+    paged_step.new_kv[layer] = (key, value)
     new_keys, new_values = key.permute(1, 0, 2, 3), value.permute(1, 0, 2, 3)
-    paged_step.new_kv[layer] = (
-        new_keys.reshape(num_kv_heads, -1, head_dim),
-        new_values.reshape(num_kv_heads, -1, value.shape[-1]),
-    )
-    past_keys, past_values = (_gather(pool, paged_step) for pool in paged_step.pools[layer])
+    past_keys, past_values = paged_step.past.read(layer)
     rows = (query * scale).reshape(batch, num_kv_heads, group * tokens, head_dim)
     rows = rows.permute(1, 0, 2, 3)
 
@@ -132,12 +132,3 @@ def paged_attention(
     mixed = past_part @ past_values + new_part @ new_values
     mixed = mixed.reshape(num_kv_heads, batch, group, tokens, head_dim).permute(1, 3, 0, 2, 4)
     return mixed.reshape(batch, tokens, num_heads, head_dim), None
-
-
-def _gather(pool: Tensor, step: PagedStep) -> Tensor:
-    """The past of every row, [num_kv_heads, batch, past_blocks * block_size, head_dim]."""
-    # index_select becomes a Gather; indexing by a tensor would transpose the whole pool.
-    blocks = pool.index_select(1, step.block_tables.reshape(-1))
-    num_kv_heads, _, block_size, head_dim = pool.shape
-    batch, past_blocks = step.block_tables.shape
-    return blocks.reshape(num_kv_heads, batch, past_blocks * block_size, head_dim)

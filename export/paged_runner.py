@@ -1,28 +1,23 @@
 """PagedRunner: one sequence's paged cache in host memory, and steps of the graph over it.
 
 Owns the layout of one step's inputs for the parity gate: scrambled blocks, padding rows and
-padding tokens, a pool full of noise wherever nothing was written.
+padding tokens. The pool itself is `host_pool.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Protocol
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 
+from export.host_pool import Floats, host_pool
 from export.step_shape import StepShape
 from omruntime.buckets import Bucket
-from omruntime.errors import ExportError
 
 _SEED = 7
-# Large enough that a wrongly visible position shows, small enough to stay finite in a product.
-_NOISE = 50.0
-
-Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +42,13 @@ class StepResult:
     new_kv: tuple[Floats, ...]
 
 
-def open_session(path: Path, num_threads: int) -> onnxruntime.InferenceSession:
-    """Load a step graph into ONNX Runtime.
+class StepSession(Protocol):
+    """What runs a step graph: ONNX Runtime's session, or a stand-in."""
 
-    Raises:
-        ExportError: ONNX Runtime refuses it.
-    """
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = num_threads
-    # The reference runs in the same process, on the same cores.
-    options.add_session_config_entry("session.force_spinning_stop", "1")
-    try:
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    # ONNX Runtime's classes share no base but this.
-    except Exception as error:
-        raise ExportError(f"ONNX Runtime cannot load the exported graph: {error}") from error
+    def run(
+        self, output_names: list[str], inputs: dict[str, NDArray[np.generic]]
+    ) -> Sequence[NDArray[np.floating]]:
+        """The outputs asked for, in that order."""
 
 
 class PagedRunner:
@@ -69,7 +56,7 @@ class PagedRunner:
 
     def __init__(
         self,
-        session: onnxruntime.InferenceSession,
+        session: StepSession,
         shape: StepShape,
         lengths: Sequence[int],
     ) -> None:
@@ -80,13 +67,7 @@ class PagedRunner:
         # Block 0 is the null block.
         scrambled = 1 + rng.permutation(sum(counts))
         self._tables = np.split(scrambled, np.cumsum(counts)[:-1])
-        size = (shape.num_kv_heads, 1 + sum(counts), shape.block_size, shape.head_dim)
-        noise = rng.standard_normal(size, np.float32) * np.float32(_NOISE)
-        self._pools = {
-            f"kv_pool.{layer}.{part}": noise.copy()
-            for layer in range(shape.num_layers)
-            for part in ("key", "value")
-        }
+        self._pool = host_pool(shape, 1 + sum(counts))
 
     def run(self, bucket: Bucket, rows: Sequence[Row], *, append: bool) -> StepResult:
         """Run one step in a bucket's shape; the rows beyond `rows` are padding.
@@ -95,12 +76,9 @@ class PagedRunner:
             append: Whether to write the new keys and values into the pools.
         """
         logits, new_kv = self._session.run(
-            ["logits", "new_kv"], self._inputs(bucket, rows) | self._pools
+            ["logits", "new_kv"], self._inputs(bucket, rows) | self._pool.inputs()
         )
-        shape = self._shape
-        split = new_kv.reshape(
-            shape.num_layers, 2, shape.num_kv_heads, bucket.batch, bucket.tokens, shape.head_dim
-        )
+        split = self._pool.split(new_kv, bucket)
         parts = tuple(split[:, :, :, i, : len(row.token_ids)] for i, row in enumerate(rows))
         if append:
             for row, part in zip(rows, parts, strict=True):
@@ -137,7 +115,4 @@ class PagedRunner:
         """
         places = row.past_len + np.arange(len(row.token_ids))
         blocks = self._tables[row.sequence][places // self._shape.block_size]
-        for layer in range(self._shape.num_layers):
-            for part, name in enumerate(("key", "value")):
-                pool = self._pools[f"kv_pool.{layer}.{name}"]
-                pool[:, blocks, places % self._shape.block_size] = new_kv[layer, part]
+        self._pool.write(blocks, places % self._shape.block_size, new_kv)

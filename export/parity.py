@@ -6,20 +6,19 @@ both sides of every bucket edge. Free:
 greedy answers token by token, all prompts in one batch. The blocks are scrambled, unused ones
 hold noise, and padding rows and tokens are always there.
 
-The tolerance follows the size of the checkpoint's own logits, as rounding does.
+How far off the graph may be is `tolerance.py`; what was found is `parity_report.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
-import onnxruntime
 from transformers import PreTrainedModel
 
 from export.hf_reference import GreedyRun, TeacherForced, greedy, teacher_forced
-from export.paged_runner import PagedRunner, Row, StepResult
+from export.paged_runner import PagedRunner, Row, StepResult, StepSession
 from export.parity_cases import (
     Step,
     bucket_steps,
@@ -28,49 +27,16 @@ from export.parity_cases import (
     edge_positions,
     steps_to_prove,
 )
+from export.parity_report import ParityReport
+from export.rounded_reference import rounded_reference
 from export.step_shape import StepShape
+from export.tolerance import Tolerance, half_tolerance, single_tolerance
 from omruntime.buckets import BucketTable, Phase
-from omruntime.errors import ExportError, ParityError
-from omruntime.manifest import ParitySummary
+from omruntime.errors import ParityError
 
 NUM_GREEDY_TOKENS = 64
 # Long enough for two of the longest chunks, a short one and a single token.
 NUM_CHUNKED_TOKENS = 640
-# Rounding of float32 over some tens of layers reaches 2e-6 of the largest logit; an error in
-# a mask, a position or a head reaches tens of percent.
-RELATIVE_TOLERANCE = 2.5e-5
-LEAST_TOLERANCE = 2e-5
-# Two logits this close may change places by rounding alone.
-NEAR_TIE = 1e-4
-# Of a layer's largest key or value.
-_KV_RELATIVE_TOLERANCE = 2e-4
-
-
-@dataclass(slots=True)
-class ParityReport:
-    """What was compared, and the largest difference found; plain data for reports/.
-
-    Attributes:
-        cases: One line for each step or answer: what ran and how far off it was.
-    """
-
-    tolerance: float = 0.0
-    max_abs_logit: float = 0.0
-    max_abs_logits_diff: float = 0.0
-    max_abs_kv_diff: float = 0.0
-    num_greedy_tokens: int = 0
-    num_near_ties: int = 0
-    cases: list[str] = field(default_factory=list)
-
-    def summary(self) -> ParitySummary:
-        """The part that goes into the manifest."""
-        return ParitySummary(
-            max_abs_logits_diff=self.max_abs_logits_diff,
-            tolerance=self.tolerance,
-            num_greedy_tokens=self.num_greedy_tokens,
-            num_near_ties=self.num_near_ties,
-            num_cases=len(self.cases),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,96 +54,120 @@ class ParityInput:
     prompts: tuple[tuple[int, ...], ...]
 
 
-def check_parity(
-    model: PreTrainedModel,
-    session: onnxruntime.InferenceSession,
-    given: ParityInput,
-    progress: Callable[[str], None],
-) -> tuple[ParityReport, tuple[GreedyRun, ...]]:
-    """Compare everything.
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What the checkpoint itself gives.
 
-    Returns:
-        The report, and the checkpoint's greedy answer to each prompt.
+    Attributes:
+        answers: Its greedy answer to each prompt.
+    """
+
+    forced: TeacherForced
+    answers: tuple[GreedyRun, ...]
+
+
+def run_reference(model: PreTrainedModel, given: ParityInput) -> Reference:
+    """Run the checkpoint over the parity sequence and the prompts, in float32."""
+    return Reference(
+        forced=teacher_forced(model, given.token_ids, _kept_positions(given)),
+        answers=tuple(
+            greedy(model, prompt, _answer_length(prompt, given)) for prompt in given.prompts
+        ),
+    )
+
+
+def tolerance_for(
+    model: PreTrainedModel, given: ParityInput, reference: Reference, allows_overflow: bool
+) -> Tolerance:
+    """How far off a graph of this checkpoint may be, in the dtype of the graph.
+
+    In float16 the model's weights stay rounded, so nothing may need them after.
 
     Raises:
-        ExportError: The checkpoint's own logits are not finite.
+        ExportError: The checkpoint's own logits are not finite, or float16 does not hold it.
+    """
+    if given.shape.dtype != "float16":
+        return single_tolerance(reference.forced)
+    rounded = rounded_reference(model, given.token_ids, _kept_positions(given))
+    return half_tolerance(reference.forced, rounded, allows_overflow=allows_overflow)
+
+
+def check_parity(
+    session: StepSession,
+    given: ParityInput,
+    reference: Reference,
+    tolerance: Tolerance,
+    progress: Callable[[str], None],
+) -> ParityReport:
+    """Compare everything.
+
+    Raises:
         ParityError: A difference beyond the tolerance; the message names the step and the first
             layer whose keys or values differ.
     """
-    report = ParityReport()
-    progress("running the checkpoint over the parity sequence")
+    report = ParityReport(given.shape.dtype, tolerance)
+    forced, block_size = reference.forced, given.shape.block_size
     buckets = tuple(given.table)
-    edges = edge_positions(buckets, given.shape.block_size, len(given.token_ids))
-    chunked = given.token_ids[:NUM_CHUNKED_TOKENS]
-    kept = edges + chunk_ends(chunked, given.table)
-    reference = teacher_forced(model, given.token_ids, kept)
-    largest = _largest_logit(reference)
-    report.max_abs_logit = largest
-    report.tolerance = max(LEAST_TOLERANCE, RELATIVE_TOLERANCE * largest)
-
     progress("comparing chunked prefill")
     runner = PagedRunner(session, given.shape, [len(given.token_ids)])
+    chunked = given.token_ids[:NUM_CHUNKED_TOKENS]
     for step in chunked_prefill(chunked, given.table):
-        _compare_step(step, runner.run(step.bucket, step.rows, append=True), reference, report)
+        _compare_step(step, runner.run(step.bucket, step.rows, append=True), forced, report)
     # The rest of the cache is the checkpoint's own; running it as well would only cost time.
     rest = Row(0, given.token_ids[len(chunked) :], len(chunked))
-    runner.fill(rest, reference.kv[:, :, :, len(chunked) :])
+    runner.fill(rest, forced.kv[:, :, :, len(chunked) :])
     proved = steps_to_prove(buckets)
     progress(f"comparing one step of each of {len(proved)} buckets")
-    for step in bucket_steps(given.token_ids, edges, proved, given.shape.block_size):
-        _compare_step(step, runner.run(step.bucket, step.rows, append=False), reference, report)
+    edges = edge_positions(buckets, block_size, len(given.token_ids))
+    for step in bucket_steps(given.token_ids, edges, proved, block_size):
+        _compare_step(step, runner.run(step.bucket, step.rows, append=False), forced, report)
+    report.require_mean()
     del runner
-
     progress("comparing greedy answers")
-    answers = tuple(
-        greedy(model, prompt, _answer_length(prompt, given)) for prompt in given.prompts
-    )
-    _compare_answers(session, given, answers, report)
-    return report, answers
+    _compare_answers(session, given, reference.answers, report)
+    return report
 
 
-def _largest_logit(reference: TeacherForced) -> float:
-    for position, row in reference.logits.items():
-        if not np.isfinite(row).all():
-            raise ExportError(
-                f"the checkpoint itself gives NaN or infinity: transformers' logits at position "
-                f"{position} hold it, so nothing can be compared; its config or weights are wrong"
-            )
-    return max(float(np.abs(row).max()) for row in reference.logits.values())
+def _kept_positions(given: ParityInput) -> list[int]:
+    """Positions whose logits are compared."""
+    block_size, length = given.shape.block_size, len(given.token_ids)
+    edges = edge_positions(tuple(given.table), block_size, length)
+    return edges + chunk_ends(given.token_ids[:NUM_CHUNKED_TOKENS], given.table)
 
 
 def _compare_step(
     step: Step, result: StepResult, reference: TeacherForced, report: ParityReport
 ) -> None:
     """Hold one step against the reference and note it."""
+    limits = report.limits
     worst = 0.0
     for row, logits, new_kv in zip(step.rows, result.logits, result.new_kv, strict=True):
         end = row.past_len + len(row.token_ids)
         wanted_kv = reference.kv[:, :, :, row.past_len : end]
-        diff = float(np.abs(logits - reference.logits[end - 1]).max())
+        wanted = reference.logits[end - 1]
+        if limits.allows_overflow and not (np.isfinite(logits).all() and np.isfinite(new_kv).all()):
+            report.num_overflowed_rows += 1
+            continue
+        diff = float(np.abs(logits - wanted).max())
         # Written so that a NaN fails.
-        if not diff <= report.tolerance:
+        if not diff <= limits.logits:
             raise ParityError(
                 f"logits differ by {diff:.3g} at position {end - 1}, tolerance "
-                f"{report.tolerance:.3g}, in {_step_name(step)}; "
-                f"{_first_difference(new_kv, wanted_kv)}"
+                f"{limits.logits:.3g}, in {_step_name(step)}; "
+                f"{_first_difference(new_kv, wanted_kv, limits.kv)}"
             )
-        worst = max(worst, diff)
-        report.max_abs_kv_diff = max(
-            report.max_abs_kv_diff, float(np.abs(new_kv - wanted_kv).max())
-        )
-        difference = _differing_layer(new_kv, wanted_kv)
-        if difference is not None:
+        if _differing_layer(new_kv, wanted_kv, limits.kv) is not None:
             raise ParityError(
                 f"keys or values differ at positions {row.past_len} to {end - 1} in "
-                f"{_step_name(step)}; {_first_difference(new_kv, wanted_kv)}"
+                f"{_step_name(step)}; {_first_difference(new_kv, wanted_kv, limits.kv)}"
             )
-    report.max_abs_logits_diff = max(report.max_abs_logits_diff, worst)
+        report.add_row(logits, wanted, float(np.abs(new_kv - wanted_kv).max()))
+        worst = max(worst, diff)
     report.cases.append(f"{_step_name(step)}: logits within {worst:.2e}")
 
 
 def _compare_answers(
-    session: onnxruntime.InferenceSession,
+    session: StepSession,
     given: ParityInput,
     answers: Sequence[GreedyRun],
     report: ParityReport,
@@ -201,11 +191,12 @@ def _still_equal(index: int, got: list[int], answer: GreedyRun, report: ParityRe
     """Whether an answer goes on: equal so far and not at its end."""
     step = len(got) - 1
     if got[step] != answer.token_ids[step]:
-        first, second = np.sort(answer.logits[step])[-1:-3:-1]
-        if first - second >= NEAR_TIE:
+        wanted, row = answer.token_ids[step], answer.logits[step]
+        lead = float(row[wanted] - row[got[step]])
+        if lead >= report.limits.near_tie and not _has_overflowed(report):
             raise ParityError(
                 f"greedy answer {index} differs at token {step}: got {got[step]}, wanted "
-                f"{answer.token_ids[step]}, whose logit leads by {first - second:.3g}"
+                f"{wanted}, whose logit leads by {lead:.3g}"
             )
         report.num_near_ties += 1
     elif len(got) < len(answer.token_ids):
@@ -235,21 +226,25 @@ def _answer_length(prompt: Sequence[int], given: ParityInput) -> int:
     return min(NUM_GREEDY_TOKENS, len(given.token_ids) - len(prompt))
 
 
-def _differing_layer(got: np.ndarray, wanted: np.ndarray) -> int | None:
+def _has_overflowed(report: ParityReport) -> bool:
+    return report.limits.allows_overflow and report.num_overflowed_rows > 0
+
+
+def _differing_layer(got: np.ndarray, wanted: np.ndarray, limits: Sequence[float]) -> int | None:
     """The first layer whose keys or values differ; arrays [layers, 2, heads, tokens, dim]."""
-    for layer in range(len(wanted)):
-        scale = max(1e-3, float(np.abs(wanted[layer]).max()))
-        if not float(np.abs(got[layer] - wanted[layer]).max()) <= _KV_RELATIVE_TOLERANCE * scale:
+    for layer, limit in enumerate(limits):
+        if not float(np.abs(got[layer] - wanted[layer]).max()) <= limit:
             return layer
     return None
 
 
-def _first_difference(got: np.ndarray, wanted: np.ndarray) -> str:
-    layer = _differing_layer(got, wanted)
+def _first_difference(got: np.ndarray, wanted: np.ndarray, limits: Sequence[float]) -> str:
+    layer = _differing_layer(got, wanted, limits)
     if layer is None:
         return "all layers' keys and values agree, so the last layer or the output head differs"
-    part = "keys" if _differing_layer(got[layer:, :1], wanted[layer:, :1]) == 0 else "values"
-    return f"the first diverging layer is {layer}, in its {part}"
+    limit = limits[layer : layer + 1]
+    keys_differ = _differing_layer(got[layer:, :1], wanted[layer:, :1], limit) is not None
+    return f"the first diverging layer is {layer}, in its {'keys' if keys_differ else 'values'}"
 
 
 def _step_name(step: Step) -> str:

@@ -8,9 +8,10 @@ from pathlib import Path
 from export.checkpoint import load_model, load_tokenizer, open_checkpoint
 from export.checkpoint_files import find_checkpoint
 from export.facts import step_shape
-from export.paged_runner import open_session
-from export.parity import check_parity
+from export.kept_program import open_kept_program
+from export.parity import check_parity, run_reference, tolerance_for
 from export.parity_input import parity_input
+from export.profiles import profile_for_target
 from export.spec import ExportSpec
 from omruntime.errors import BundleError
 from omruntime.manifest import Manifest, ParitySummary
@@ -44,11 +45,14 @@ def recheck_bundle(
         progress("loading the weights")
         tokenizer = load_tokenizer(checkpoint)
         model = load_model(checkpoint, spec)
-        shape = step_shape(model, manifest.kv.block_size)
+        profile = profile_for_target(manifest.soc)
+        shape = step_shape(model, manifest.kv.block_size, profile)
         table = manifest.bucket_table()
         given = parity_input(tokenizer, shape, table, manifest.model.max_model_len)
+        progress("running the checkpoint itself")
+        reference = run_reference(model, given)
+        tolerance = tolerance_for(model, given, reference, allows_overflow=True)
         progress("loading the graph into ONNX Runtime")
-        program = next(p for p in manifest.programs if p.role == "step")
-        session = open_session(bundle / program.path, spec.num_threads)
-        report, _ = check_parity(model, session, given, progress)
+        session = open_kept_program(bundle, manifest, spec.num_threads)
+        report = check_parity(session, given, reference, tolerance, progress)
     return report.summary()

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 
-from export.paged_runner import PagedRunner, Row, open_session
+from export.kept_program import open_kept_program
+from export.paged_runner import PagedRunner, Row, StepSession
 from export.parity_cases import chunked_prefill
 from export.reference import ReferenceCase, read_reference
 from export.step_shape import StepShape
 from omruntime.buckets import BucketTable, Phase
-from omruntime.errors import BundleError, ExportError
-from omruntime.manifest import KVLayout, Manifest
+from omruntime.errors import BundleError
+from omruntime.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +49,12 @@ def replay_bundle(bundle: Path, manifest: Manifest, num_threads: int = 0) -> Rep
         BundleError: They differ, or the reference or the program cannot be used.
     """
     cases = read_reference(bundle)
-    if manifest.kv.layout is not KVLayout.HEAD_MAJOR:
-        raise BundleError(f"cannot replay KV layout {manifest.kv.layout.value} on a CPU")
-    program = next(p for p in manifest.programs if p.role == "step")
-    try:
-        session = open_session(bundle / program.path, num_threads)
-    except ExportError as error:
-        raise BundleError(f"{bundle / program.path}: {error}") from error
+    session = open_kept_program(bundle, manifest, num_threads)
     return replay_cases(session, manifest, cases)
 
 
 def replay_cases(
-    session: onnxruntime.InferenceSession, manifest: Manifest, cases: tuple[ReferenceCase, ...]
+    session: StepSession, manifest: Manifest, cases: tuple[ReferenceCase, ...]
 ) -> ReplayReport:
     """As `replay_bundle`, over an open program.
 
@@ -92,6 +86,8 @@ def _step_shape(manifest: Manifest) -> StepShape:
         head_dim=model.head_dim,
         block_size=manifest.kv.block_size,
         vocab_size=model.vocab_size,
+        layout=manifest.kv.layout,
+        dtype=manifest.kv.dtype,
     )
 
 

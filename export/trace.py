@@ -12,15 +12,18 @@ from torch.export import Dim, ExportedProgram
 from export import aten_ops, aten_shapes  # noqa: F401  (they fill EMITTERS)
 from export.emitters import EMITTERS
 from export.graphs import StepGraph
+from export.lower_ascend import lower_ascend
 from export.lower_cpu import lower_cpu
-from export.step_shape import input_specs, output_specs
+from export.step_shape import StepShape, input_specs, output_specs
 from export.translate import Translator
 from omruntime.errors import ExportError
+from omruntime.manifest import KVLayout
 
 # Traced with sizes that differ from each other and from 0 and 1, which torch would take as fixed;
 # the graph holds for every size, 1 included.
 _BATCH, _TOKENS, _PAST_BLOCKS = 3, 5, 7
-# The pool's length reaches no other tensor, so it is traced as a number and declared symbolic.
+# A head-major pool's length reaches no other tensor, so it is traced as a number and declared
+# symbolic.
 _NUM_BLOCKS = 11
 
 
@@ -34,8 +37,12 @@ def write_step_graph(graph: StepGraph, path: Path, weights_path: Path) -> None:
     translator = Translator(program, EMITTERS)
     inputs, outputs = input_specs(graph.shape), output_specs(graph.shape)
     names = translator.run([spec.name for spec in inputs])
-    lower_cpu(translator.writer)
-    translator.writer.save(path, weights_path, inputs, dict(zip(names, outputs, strict=True)))
+    writer, named = translator.writer, dict(zip(names, outputs, strict=True))
+    if graph.profile.dtype == "float16":
+        writer, named = lower_ascend(writer, graph.profile, inputs, named)
+    else:
+        lower_cpu(writer)
+    writer.save(path, weights_path, inputs, named)
 
 
 def trace(graph: StepGraph) -> ExportedProgram:
@@ -46,7 +53,7 @@ def trace(graph: StepGraph) -> ExportedProgram:
     """
     per_row = {0: Dim.DYNAMIC}
     per_entry = {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}
-    pools: list[dict[int, object]] = [{} for _ in range(2 * graph.shape.num_layers)]
+    pools = [_dynamic_axes(graph.shape) for _ in _pool_sizes(graph.shape)]
     # The cache of fake results is keyed by symbolic shapes, and costs more than it saves.
     uncached = torch._dynamo.config.patch(fake_tensor_cache_enabled=False)
     try:
@@ -73,12 +80,24 @@ def _example(graph: StepGraph) -> tuple[Tensor | list[Tensor], ...]:
     def ints(*sizes: int) -> Tensor:
         return torch.zeros(*sizes, dtype=torch.int32)
 
-    pool = (shape.num_kv_heads, _NUM_BLOCKS, shape.block_size, shape.head_dim)
     return (
         ints(_BATCH, _TOKENS),
         ints(_BATCH, _TOKENS),
         ints(_BATCH, _PAST_BLOCKS),
         ints(_BATCH),
         ints(_BATCH),
-        [torch.zeros(pool) for _ in range(2 * shape.num_layers)],
+        [torch.zeros(size) for size in _pool_sizes(shape)],
     )
+
+
+def _pool_sizes(shape: StepShape) -> list[tuple[int, ...]]:
+    if shape.layout is KVLayout.TOKEN_MAJOR:
+        return [(_NUM_BLOCKS * shape.block_size, shape.num_planes, shape.head_dim)]
+    part = (shape.num_kv_heads, _NUM_BLOCKS, shape.block_size, shape.head_dim)
+    return [part] * (2 * shape.num_layers)
+
+
+def _dynamic_axes(shape: StepShape) -> dict[int, object]:
+    if shape.layout is KVLayout.TOKEN_MAJOR:
+        return {0: shape.block_size * Dim("num_blocks")}
+    return {}

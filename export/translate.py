@@ -61,6 +61,7 @@ class Translator:
             if node.op == "call_function":
                 self.writer.scope = _module_path(node)
                 self._values[node] = self._translate(node)
+                self._note_sizes(node)
         (output,) = [n for n in graph.nodes if n.op == "output"]
         self.writer.scope = ""
         return [self.name(argument) for argument in output.args[0]]
@@ -192,6 +193,12 @@ class Translator:
             self._constant_names[node] = str(spec.target).removeprefix(WRAPPER_PREFIX)
         assert not input_names, input_names
 
+    def _note_sizes(self, node: fx.Node) -> None:
+        value = self._values[node]
+        if isinstance(value, str) and isinstance(node.meta.get("val"), Tensor):
+            sizes = (s if isinstance(s, int) else None for s in tensor_of(node).shape)
+            self.writer.sizes[value] = tuple(sizes)
+
     def _note_symbols(self, node: fx.Node) -> None:
         name = self._values[node]
         assert isinstance(name, str)
@@ -235,8 +242,8 @@ def _reshape_target(before: Sequence[Size], after: Sequence[Size]) -> list[int] 
     """A target of constants, 0 (copy) and one -1 (the rest); None when that cannot say it."""
     target: list[int] = []
     for axis, size in enumerate(after):
-        if isinstance(size, int):
-            target.append(size)
+        if isinstance(size, int) or size.node.expr.is_Integer:
+            target.append(int(size))
         elif axis < len(before) and same_size(before[axis], size):
             target.append(0)
         else:

@@ -11,7 +11,8 @@ from export.checkpoint_files import find_checkpoint
 from export.facts import step_shape
 from export.graphs import StepGraph
 from export.hf_reference import teacher_forced
-from export.paged_runner import PagedRunner, Row, open_session
+from export.paged_runner import PagedRunner, Row
+from export.session import open_session
 from export.spec import ExportSpec
 from export.trace import write_step_graph
 from omruntime.buckets import Bucket, Phase
@@ -27,7 +28,7 @@ def test_prompts_around_the_window_equal_transformers(gemma3_gguf: Path, tmp_pat
         model = load_model(checkpoint, spec)
     assert model.config.layer_types.count("full_attention") == 3
     assert model.config.sliding_window == 512
-    shape = step_shape(model, spec.block_size)
+    shape = step_shape(model, spec.tokens_per_block)
     graph = StepGraph(model, shape)
     write_step_graph(graph, tmp_path / "step.onnx", tmp_path / "step.weights")
     graph.release()

@@ -11,11 +11,13 @@ import pytest
 from onnx import numpy_helper
 from transformers import PreTrainedModel
 
+from export.bucket_grids import default_buckets
 from export.facts import step_shape
 from export.graphs import StepGraph
-from export.paged_runner import open_session
-from export.parity import ParityInput, ParityReport, check_parity
-from export.spec import default_buckets
+from export.parity import ParityInput, check_parity, run_reference, tolerance_for
+from export.parity_report import ParityReport
+from export.profiles import CPU
+from export.session import open_session
 from export.trace import write_step_graph
 from omruntime.buckets import BucketTable
 from omruntime.errors import ExportError, ParityError
@@ -41,14 +43,16 @@ def given_input(model: PreTrainedModel) -> ParityInput:
     rng = np.random.default_rng(3)
     return ParityInput(
         shape=step_shape(model, 16),
-        table=BucketTable(default_buckets(LENGTH, 4, 16), 16),
+        table=BucketTable(default_buckets(CPU, LENGTH, 4, 16), 16),
         token_ids=tuple(rng.integers(3, 300, LENGTH).tolist()),
         prompts=((5, 6, 7), (8,), tuple(range(20, 50))),
     )
 
 
 def _check(model: PreTrainedModel, path: Path, given: ParityInput) -> ParityReport:
-    return check_parity(model, open_session(path, 1), given, lambda _line: None)[0]
+    reference = run_reference(model, given)
+    tolerance = tolerance_for(model, given, reference, allows_overflow=False)
+    return check_parity(open_session(path, 1), given, reference, tolerance, lambda _line: None)
 
 
 def test_a_right_graph_passes(
@@ -125,7 +129,7 @@ def test_the_block_size_is_free(model: PreTrainedModel, tmp_path: Path) -> None:
     graph.release()
     given = ParityInput(
         shape=shape,
-        table=BucketTable(default_buckets(23, 3, 5), 5),
+        table=BucketTable(default_buckets(CPU, 23, 3, 5), 5),
         token_ids=tuple(range(30, 53)),
         prompts=((5, 6, 7),),
     )

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from export.bucket_grids import default_buckets, require_cover
 from export.parity_cases import bucket_steps, chunked_prefill, edge_positions, steps_to_prove
-from export.spec import ExportSpec, default_buckets, require_cover
+from export.profiles import CPU
+from export.spec import ExportSpec
 from omruntime.buckets import BucketTable, Phase
 from omruntime.errors import ConfigError
 
@@ -17,21 +19,20 @@ LIMITS = st.tuples(st.integers(2, 9000), st.integers(1, 100), st.sampled_from((1
 @given(LIMITS)
 def test_the_default_grid_covers_and_is_bounded(limits: tuple[int, int, int]) -> None:
     max_model_len, max_num_seqs, block_size = limits
-    buckets = default_buckets(max_model_len, max_num_seqs, block_size)
-    spec = ExportSpec("x", block_size=block_size, max_num_seqs=max_num_seqs)
-    require_cover(buckets, spec, max_model_len)
+    buckets = default_buckets(CPU, max_model_len, max_num_seqs, block_size)
+    require_cover(buckets, block_size, max_num_seqs, max_model_len)
     assert len(set(buckets)) == len(buckets) <= 150
 
 
 def test_the_grid_of_the_defaults() -> None:
-    buckets = default_buckets(2048, 32, 16)
+    buckets = default_buckets(CPU, 2048, 32, 16)
     assert sum(b.phase is Phase.DECODE for b in buckets) == 36
     assert sum(b.phase is Phase.PREFILL for b in buckets) == 34
 
 
 def test_a_grid_that_does_not_cover_is_refused() -> None:
     with pytest.raises(ConfigError, match="no decode bucket takes 8 row"):
-        require_cover(default_buckets(64, 4, 16), ExportSpec("x", max_num_seqs=8), 64)
+        require_cover(default_buckets(CPU, 64, 4, 16), 16, 8, 64)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ def test_a_value_out_of_range_is_named(field: str, value: int) -> None:
 def test_the_parity_cases_reach_every_edge(limits: tuple[int, int, int]) -> None:
     """Each decode bucket runs, contexts lie on both sides of its edge, all rows fit."""
     max_model_len, max_num_seqs, block_size = limits
-    buckets = default_buckets(max_model_len, max_num_seqs, block_size)
+    buckets = default_buckets(CPU, max_model_len, max_num_seqs, block_size)
     token_ids = tuple(range(max_model_len))
     edges = edge_positions(buckets, block_size, max_model_len)
     for bucket in buckets:
@@ -66,7 +67,7 @@ def test_the_parity_cases_reach_every_edge(limits: tuple[int, int, int]) -> None
 @given(LIMITS)
 def test_chunks_join_to_the_whole_sequence(limits: tuple[int, int, int]) -> None:
     max_model_len, max_num_seqs, block_size = limits
-    table = BucketTable(default_buckets(max_model_len, max_num_seqs, block_size), block_size)
+    table = BucketTable(default_buckets(CPU, max_model_len, max_num_seqs, block_size), block_size)
     token_ids = tuple(range(min(max_model_len, 700)))
     rows = [step.rows[0] for step in chunked_prefill(token_ids, table)]
     assert tuple(token for row in rows for token in row.token_ids) == token_ids
