@@ -85,12 +85,12 @@ def compile_om(request: CompileRequest, expand: Callable[[ModelProto], ModelProt
     check_inputs(model, shapes)
     _name_nodes(model.graph)
     shapes = _complete(shapes, model.graph)
-    types = _infer(model, shapes)
-    info = _inout_info(model.graph, shapes, types)
-    for value in graph_inputs(model.graph):
-        _fix_dims(value, shapes.input_shapes[value.name])
     program = expand(model)
     del program.graph.value_info[:]
+    for value in graph_inputs(program.graph):
+        _fix_dims(value, shapes.input_shapes[value.name])
+    types = _infer(model, shapes)
+    info = _inout_info(model.graph, shapes, types)
     folder = request.model.parent
     constants = take_constants(program.graph, folder)
     placed = place_constants(constants, request.external_weight, request.output.name)

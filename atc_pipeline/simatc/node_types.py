@@ -114,7 +114,7 @@ class _Inference:
         plain = _without_transposition(node, types)
         try:
             self.types.update(self._infer(plain, types))
-        except (shape_inference.InferenceError, RuntimeError, ValueError):
+        except (defs.SchemaError, shape_inference.InferenceError, RuntimeError, ValueError):
             return  # what stays unknown is reported where it is needed
         self._fold(plain)
 
