@@ -7,6 +7,7 @@ call it. Knows nothing of text, sockets or other threads.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,21 +18,26 @@ from numpy.typing import NDArray
 from omruntime.block_pool import BlockPool
 from omruntime.buckets import Bucket
 from omruntime.bundle_files import check_files
-from omruntime.device import Device, open_device
-from omruntime.errors import BundleError, RequestError
-from omruntime.executor import GraphExecutor
-from omruntime.kv_cache import KVCache
+from omruntime.cost_file import CostFile, CostKey
+from omruntime.cost_table import CostTable
+from omruntime.device import Device, MemoryItem, open_device
+from omruntime.errors import BundleError, NotBuiltInError, RequestError
+from omruntime.executor import GraphExecutor, io_bytes, step_programs
+from omruntime.kv_cache import KVCache, kv_bytes_per_block
 from omruntime.limits import EngineLimits, resolve_limits
 from omruntime.manifest import Manifest
-from omruntime.outputs import EngineLoad, RequestTimings, TokenDelta
-from omruntime.prefix_cache import PrefixCache
+from omruntime.memory_budget import KV_POOL, MemoryBudget
+from omruntime.outputs import EngineCounters, EngineLoad, RequestTimings, TokenDelta
+from omruntime.phase_policy import Targets
+from omruntime.prefix_cache import PrefixCache, PrefixCacheCounters
 from omruntime.profiler import StepProfiler
 from omruntime.sampler import Sampler
-from omruntime.scheduler import Scheduler
+from omruntime.scheduler import Scheduler, SchedulerOptions
 from omruntime.sequence import FinishReason, Request, Sequence
 from omruntime.settings import EngineSettings
 from omruntime.step import SampledToken, SamplingFailure, StepPlan
 from omruntime.token_stream import merge
+from omruntime.warm_up import warm_up
 
 logger = logging.getLogger(__name__)
 
@@ -63,19 +69,26 @@ class Engine:
         self.limits: EngineLimits = resolve_limits(settings, manifest)
         self.profiler = StepProfiler()
         self._device = device
-        # The memory first: a pool that is too large is refused before anything grows with it.
+        # The budget first: what does not fit is refused before anything is reserved.
+        plan_memory(device, manifest, bundle, self.limits.num_blocks).require_fits(device)
         self._kv_cache = KVCache(device, manifest.model, manifest.kv, self.limits.num_blocks)
         self._pool = BlockPool(self.limits.num_blocks)
         self._cache = self._new_prefix_cache() if settings.enable_prefix_cache else None
+        self._costs = CostTable(manifest.bucket_table(), manifest.kv.block_size)
+        self._cost_file = CostFile(settings.cache_dir, _cost_key(manifest, device, settings))
+        self._cost_file.load_into(self._costs)
         self._scheduler = Scheduler(
             self.limits,
             manifest.bucket_table(),
             self._pool,
             self._cache,
             manifest.model.eos_token_ids,
+            _scheduler_options(settings, self._costs),
         )
         self._sampler = Sampler(manifest.model.vocab_size, manifest.model.eos_token_ids)
         self._executor = GraphExecutor(device, manifest, bundle, self._kv_cache, self.profiler)
+        self._check_every = settings.check_invariants_every
+        self._num_steps = 0
         self._device_error: str | None = None
         self._num_finished = {reason.value: 0 for reason in FinishReason}
 
@@ -90,8 +103,14 @@ class Engine:
             raise
 
     def warm_up(self, progress: Callable[[int, int, Bucket], None]) -> None:
-        """Run every bucket once; see `GraphExecutor.warm_up`."""
-        self._executor.warm_up(progress)
+        """Run every bucket and every way of sampling once, and measure what is not known yet.
+
+        Args:
+            progress: Called before each bucket with its number from 0, their count, the bucket.
+        """
+        self._sampler.warm_up()
+        if warm_up(self._executor.time_run, self._executor.buckets, self._costs, progress):
+            self._cost_file.save(self._costs)
 
     def require_fits(self, request: Request) -> None:
         """Check that a request could run if it were alone.
@@ -99,6 +118,10 @@ class Engine:
         Raises:
             RequestError: It can never run; the message says why, with the limit.
         """
+        if request.adapter is not None:
+            raise NotBuiltInError(
+                f"adapter {request.adapter.name!r} was asked for; running adapters is not built in"
+            )
         prompt, vocab_size = request.prompt_token_ids, self.manifest.model.vocab_size
         for token_id in (min(prompt, default=0), max(prompt, default=0)):
             if not 0 <= token_id < vocab_size:
@@ -155,13 +178,21 @@ class Engine:
         Returns:
             What is new, at most one entry for each request; a finished one's is its last.
         """
+        now = time.monotonic()
+        ended = self._check_sometimes() + self._scheduler.expire(now)
+        outputs = [(s.request_id, self._last_delta(s, s.finish_detail)) for s in ended]
         with self.profiler.part("schedule"):
-            plan = self._scheduler.schedule()
+            plan = self._scheduler.schedule(now)
         if plan is None:
-            return []
-        _mark_scheduled(plan)
+            return outputs
+        _mark_scheduled(plan, now)
+        return outputs + self._run(plan)
+
+    def _run(self, plan: StepPlan) -> list[EngineOutput]:
+        start = time.perf_counter()
         try:
             logits = self._executor.run(plan)
+            self._costs.refine(plan.bucket, time.perf_counter() - start)
             with self.profiler.part("sample"):
                 sampled = self._sample(plan, logits)
         except Exception as error:  # whatever went wrong, the step's requests must end
@@ -193,12 +224,35 @@ class Engine:
             num_finished=dict(self._num_finished),
         )
 
+    def counters(self) -> EngineCounters:
+        """What has happened since start."""
+        cache = PrefixCacheCounters() if self._cache is None else self._cache.counters
+        return EngineCounters(self._num_steps, self._scheduler.num_quarantined, cache)
+
+    def flush_prefix_cache(self) -> int:
+        """Forget all cached beginnings and say how many blocks; running requests go on."""
+        return 0 if self._cache is None else self._cache.flush()
+
     def check(self) -> None:
         """Prove the invariants of pool, prefix cache and scheduler; for tests."""
         self._scheduler.check()
 
+    def _check_sometimes(self) -> list[Sequence]:
+        """Check the invariants now and then; the requests that broken ones ended."""
+        self._num_steps += 1
+        if not self._check_every or self._num_steps % self._check_every:
+            return []
+        try:
+            self._scheduler.check()
+        except AssertionError:
+            logger.exception("the engine's state is inconsistent; a bug, please report it")
+            return self._scheduler.quarantine()
+        return []
+
     def close(self) -> None:
         """Give everything back to the device and end it."""
+        if self._costs.is_complete:
+            self._cost_file.save(self._costs)
         self._executor.close()
         self._kv_cache.close()
         self._device.close()
@@ -253,8 +307,33 @@ class Engine:
         )
 
 
-def _mark_scheduled(plan: StepPlan) -> None:
-    now = time.monotonic()
+def plan_memory(device: Device, manifest: Manifest, bundle: Path, num_blocks: int) -> MemoryBudget:
+    """What a bundle will take from a device; reserves nothing.
+
+    Raises:
+        BundleError: A program file is not for this device.
+        DeviceError: The driver refused.
+    """
+    pool = num_blocks * kv_bytes_per_block(manifest.model, manifest.kv)
+    items = (
+        *device.plan_programs(step_programs(manifest), bundle),
+        MemoryItem("inputs and outputs", sum(io_bytes(manifest))),
+        MemoryItem(KV_POOL, pool),
+    )
+    return MemoryBudget(items, manifest.kv.num_blocks is not None)
+
+
+def _cost_key(manifest: Manifest, device: Device, settings: EngineSettings) -> CostKey:
+    num_threads = settings.num_threads or len(os.sched_getaffinity(0))
+    return CostKey(manifest.digest(), device.name, device.soc, num_threads)
+
+
+def _scheduler_options(settings: EngineSettings, costs: CostTable) -> SchedulerOptions:
+    targets = Targets(settings.ttft_target_ms / 1000, settings.itl_target_ms / 1000)
+    return SchedulerOptions(costs, targets, settings.deterministic)
+
+
+def _mark_scheduled(plan: StepPlan, now: float) -> None:
     for row in plan.rows:
         if row.sequence.scheduled_at is None:
             row.sequence.scheduled_at = now

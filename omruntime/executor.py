@@ -6,21 +6,27 @@ scheduler planned a step nor what the sampler makes of the logits.
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from omruntime.buckets import Bucket
 from omruntime.device.base import Device, DeviceBuffer, DeviceTensor, Program
+from omruntime.errors import DeviceError
+from omruntime.input_arena import InputArena, arena_bytes
 from omruntime.inputs import HostInputs, map_slots, pack_inputs
 from omruntime.kv_cache import KVCache
 from omruntime.manifest import Manifest, ProgramSpec, TensorSpec
 from omruntime.profiler import StepProfiler
 from omruntime.step import StepPlan
+
+logger = logging.getLogger(__name__)
 
 
 class GraphExecutor:
@@ -46,9 +52,10 @@ class GraphExecutor:
         self._block_size = manifest.kv.block_size
         self._programs: list[Program] = []
         self._steps: dict[Bucket, _BoundStep] = {}
-        self._buffers: dict[str, DeviceBuffer] = {}
-        specs = [spec for spec in manifest.programs if spec.role == "step"]
-        self._reserve_io(specs)
+        self._outputs: dict[str, DeviceBuffer] = {}
+        specs = step_programs(manifest)
+        self._inputs = InputArena(device, (b for spec in specs for b in spec.buckets))
+        self._outputs = {n: device.alloc(size) for n, size in _output_bytes(specs).items()}
         for spec in specs:
             program = device.load_program(spec, bundle)
             self._programs.append(program)
@@ -58,71 +65,78 @@ class GraphExecutor:
     def run(self, plan: StepPlan) -> NDArray[np.float32]:
         """Run one step: copy shared blocks, pack, run, append the new keys and values.
 
+        All of it is queued, and waited for once.
+
         Returns:
-            Logits [bucket.batch, vocab_size], row i for `plan.rows[i]`; read-only, valid until
-            the next run.
+            Logits [rows, vocab_size], row i for `plan.rows[i]`; read-only, valid until the next
+            run.
 
         Raises:
             DeviceError: A device call failed; what the rows wrote is undefined.
         """
-        step = self._steps[plan.bucket]
+        try:
+            return self._run(plan, self._steps[plan.bucket])
+        except DeviceError:
+            self._drain()
+            raise
+
+    def _run(self, plan: StepPlan, step: _BoundStep) -> NDArray[np.float32]:
         with self._profiler.part("pack"):
             pack_inputs(plan, step.host_inputs, self._block_size)
             slot_mapping = map_slots(plan, self._block_size)
         with self._profiler.part("copy"):
             self._kv_cache.copy_blocks(plan.block_copies)
-            for name, array in step.host_inputs.named().items():
-                self._device.copy_in(step.inputs[name], array)
-        with self._profiler.part("graph"):
+            self._inputs.copy_in(plan.bucket)
+        with self._profiler.part("launch"):
             step.program.run(plan.bucket)
-            logits = self._device.copy_out(step.outputs["logits"])
+            logits = self._device.copy_out(step.logits_of(len(plan.rows)))
         with self._profiler.part("append"):
-            self._kv_cache.append(step.outputs["new_kv"], slot_mapping.rows, slot_mapping.slots)
+            self._kv_cache.append(step.new_kv, slot_mapping.rows, slot_mapping.slots)
+        with self._profiler.part("wait"):
             self._device.synchronize()
-        return logits
+        return logits.astype(np.float32, copy=False)
 
-    def warm_up(self, progress: Callable[[int, int, Bucket], None]) -> None:
-        """Run every bucket once on padding alone, so that no request pays for a first run.
-
-        Args:
-            progress: Called before each run with its number from 0, their count, the bucket.
-        """
-        for i, (bucket, step) in enumerate(self._steps.items()):
-            progress(i, len(self._steps), bucket)
-            for name, array in HostInputs.zeros(bucket).named().items():
-                self._device.copy_in(step.inputs[name], array)
-            step.program.run(bucket)
+    def _drain(self) -> None:
+        """Let what a failed step queued end, so that the next one finds nothing in flight."""
+        try:
             self._device.synchronize()
+        except DeviceError as error:
+            logger.warning("after a failed step: %s", error)
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """Every bucket that can be run."""
+        return tuple(self._steps)
+
+    def time_run(self, bucket: Bucket) -> float:
+        """Run a bucket once on padding alone, and wait for it; the seconds that it took."""
+        step = self._steps[bucket]
+        self._inputs.clear()
+        start = perf_counter()
+        self._inputs.copy_in(bucket)
+        step.program.run(bucket)
+        self._device.synchronize()
+        return perf_counter() - start
 
     def close(self) -> None:
         """Unload the programs and give all buffers back."""
         for program in self._programs:
             program.unload()
-        for buffer in self._buffers.values():
+        for buffer in self._outputs.values():
             self._device.free(buffer)
-        self._programs, self._buffers, self._steps = [], {}, {}
-
-    def _reserve_io(self, specs: list[ProgramSpec]) -> None:
-        """One buffer for each tensor name, as large as the largest bucket needs.
-
-        Steps run one after another, so all buckets share the memory.
-        """
-        sizes: dict[str, int] = {}
-        for spec in specs:
-            for tensor in _io_tensors(spec):
-                largest = max(_nbytes(tensor, bucket) for bucket in spec.buckets)
-                sizes[tensor.name] = max(largest, sizes.get(tensor.name, 0))
-        self._buffers = {name: self._device.alloc(nbytes) for name, nbytes in sizes.items()}
+        self._inputs.close()
+        self._programs, self._outputs, self._steps = [], {}, {}
 
     def _bind(self, program: Program, spec: ProgramSpec, bucket: Bucket) -> None:
-        tensors = self._kv_cache.pool_inputs()
-        for tensor in _io_tensors(spec):
-            shape, buffer = _shape(tensor, bucket), self._buffers[tensor.name]
-            tensors[tensor.name] = DeviceTensor(buffer, 0, shape, tensor.dtype)
+        tensors = {**self._kv_cache.pool_inputs(), **self._inputs.device_tensors(bucket)}
         inputs = {t.name: tensors[t.name] for t in spec.inputs}
-        outputs = {t.name: tensors[t.name] for t in spec.outputs}
+        outputs = {
+            t.name: DeviceTensor(self._outputs[t.name], 0, _shape(t, bucket), t.dtype)
+            for t in spec.outputs
+        }
         program.bind(bucket, inputs, outputs)
-        self._steps[bucket] = _BoundStep(program, inputs, outputs, HostInputs.zeros(bucket))
+        host_inputs = self._inputs.host_inputs(bucket)
+        self._steps[bucket] = _BoundStep(program, outputs, host_inputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +144,54 @@ class _BoundStep:
     """One bucket's program, device windows and staging arrays."""
 
     program: Program
-    inputs: Mapping[str, DeviceTensor]
     outputs: Mapping[str, DeviceTensor]
     host_inputs: HostInputs
 
+    @property
+    def new_kv(self) -> DeviceTensor:
+        """The step's new keys and values."""
+        return self.outputs["new_kv"]
 
-def _io_tensors(spec: ProgramSpec) -> list[TensorSpec]:
-    """All tensors of a program but the KV pool, which the `KVCache` owns."""
-    return [t for t in (*spec.inputs, *spec.outputs) if "num_blocks" not in t.shape]
+    def logits_of(self, num_rows: int) -> DeviceTensor:
+        """The logits of the first rows; the others are padding's."""
+        logits = self.outputs["logits"]
+        return DeviceTensor(
+            logits.buffer, logits.offset, (num_rows, *logits.shape[1:]), logits.dtype
+        )
+
+
+def step_programs(manifest: Manifest) -> list[ProgramSpec]:
+    """The programs of steps, the one with the most work in a step first.
+
+    A device may let later programs run in the work memory of earlier ones.
+    """
+    block_size = manifest.kv.block_size
+
+    def most_work(spec: ProgramSpec) -> int:
+        return max(bucket.padded_work(block_size) for bucket in spec.buckets)
+
+    specs = [spec for spec in manifest.programs if spec.role == "step"]
+    return sorted(specs, key=lambda spec: (-most_work(spec), spec.path))
+
+
+def io_bytes(manifest: Manifest) -> list[int]:
+    """Bytes of each buffer that the executor reserves, the KV pool left out."""
+    specs = step_programs(manifest)
+    arena = max(arena_bytes(bucket) for spec in specs for bucket in spec.buckets)
+    return [arena, *_output_bytes(specs).values()]
+
+
+def _output_bytes(specs: list[ProgramSpec]) -> dict[str, int]:
+    """For each output as much as its largest bucket needs.
+
+    Steps run one after another, so all buckets share the memory.
+    """
+    sizes: dict[str, int] = {}
+    for spec in specs:
+        for tensor in spec.outputs:
+            largest = max(_nbytes(tensor, bucket) for bucket in spec.buckets)
+            sizes[tensor.name] = max(largest, sizes.get(tensor.name, 0))
+    return sizes
 
 
 def _shape(tensor: TensorSpec, bucket: Bucket) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from omruntime.errors import ConfigError
 from omruntime.manifest import Manifest
-from omruntime.settings import MIB, EngineSettings
+from omruntime.settings import DEFAULT_KV_MEMORY_MIB, MIB, EngineSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,8 @@ def _within(name: str, wanted: int | None, most: int) -> int:
 def _num_blocks(
     settings: EngineSettings, manifest: Manifest, max_num_seqs: int, max_model_len: int
 ) -> int:
+    if manifest.kv.num_blocks is not None:
+        return _fixed_blocks(settings, manifest.kv.num_blocks, manifest.kv.bytes_per_block)
     if settings.num_blocks is not None:
         return settings.num_blocks
     affordable = settings.kv_memory_mib * MIB // manifest.kv.bytes_per_block
@@ -81,3 +83,18 @@ def _num_blocks(
     # More than every sequence at its longest could never be used; plus the null block.
     usable = max_num_seqs * -(-max_model_len // manifest.kv.block_size) + 1
     return min(affordable, usable)
+
+
+def _fixed_blocks(settings: EngineSettings, num_blocks: int, bytes_per_block: int) -> int:
+    """The blocks that the programs were compiled for; nothing else runs."""
+    reason = (
+        f"the bundle's programs were compiled for a pool of {num_blocks} blocks "
+        f"({num_blocks * bytes_per_block // MIB:,} MiB); leave it out, or build the bundle with "
+        f"another --num-blocks"
+    )
+    if settings.num_blocks not in (None, num_blocks):
+        raise ConfigError(f"num_blocks is {settings.num_blocks}: {reason}")
+    is_asked = settings.num_blocks is None and settings.kv_memory_mib != DEFAULT_KV_MEMORY_MIB
+    if is_asked and settings.kv_memory_mib * MIB // bytes_per_block != num_blocks:
+        raise ConfigError(f"kv_memory_mib is {settings.kv_memory_mib}: {reason}")
+    return num_blocks

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from omruntime.errors import ConfigError
 
 MIB = 1 << 20
+DEFAULT_KV_MEMORY_MIB = 1024
+
+
+def _help(text: str) -> dict[str, str]:
+    """The metadata of a field that the server makes a flag of."""
+    return {"help": text}
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +23,7 @@ class EngineSettings:
     Attributes:
         device: Device name for `omruntime.device.open_device`, such as `cpu`.
         kv_memory_mib: Memory for the KV pool in MiB; a whole number of blocks is taken from it.
+            A bundle that was compiled for one size of the pool refuses all but the default here.
         num_blocks: Blocks in the pool, the null block included; overrides `kv_memory_mib`.
         max_num_seqs: Most sequences that run at once; None means the bundle's.
         max_model_len: Most positions of one sequence; None means the bundle's.
@@ -23,11 +31,18 @@ class EngineSettings:
         enable_prefix_cache: Reuse the blocks of equal prompt beginnings.
         max_queued_requests: Waiting requests beyond which new ones are refused.
         max_queued_tokens: Waiting prompt tokens beyond which new requests are refused.
+        ttft_target_ms: Wished time to the first token; a prompt about to be late goes first.
+        itl_target_ms: Wished time between two tokens, for which prefill steps hold back.
+        deterministic: One bucket for each phase, so that a request's numbers do not depend on
+            who else runs; see `pinned.py` for what that costs.
+        check_invariants_every: Steps from one check of the engine's own state to the next; 0
+            never checks. A check takes about a microsecond for each block.
+        cache_dir: Folder for what is measured on this machine; it may be read-only or missing.
         num_threads: Threads of the `cpu` device; 0 means one for each core.
     """
 
     device: str = "cpu"
-    kv_memory_mib: int = 1024
+    kv_memory_mib: int = DEFAULT_KV_MEMORY_MIB
     num_blocks: int | None = None
     max_num_seqs: int | None = None
     max_model_len: int | None = None
@@ -36,6 +51,26 @@ class EngineSettings:
     max_queued_requests: int = 1024
     max_queued_tokens: int = 1 << 20
     num_threads: int = 0
+    ttft_target_ms: int = field(
+        default=1000,
+        metadata=_help("Wished ms to the first token; after about 1 s people turn elsewhere."),
+    )
+    itl_target_ms: int = field(
+        default=100,
+        metadata=_help("Wished ms between tokens; 100 is twice as fast as people read."),
+    )
+    deterministic: bool = field(
+        default=False,
+        metadata=_help("Same numbers whatever else runs, by one bucket per phase; much slower."),
+    )
+    check_invariants_every: int = field(
+        default=1000,
+        metadata=_help("Steps between checks of the engine's own state; 0: never."),
+    )
+    cache_dir: Path = field(
+        default=Path("~/.cache/omserve"),
+        metadata=_help("Folder for measured costs; it may be read-only, never the bundle."),
+    )
 
     def __post_init__(self) -> None:
         """Check every value by itself.
@@ -52,6 +87,9 @@ class EngineSettings:
         self._require_at_least("max_model_len", 2)
         self._require_at_least("max_chunk_tokens", 2)
         self._require_at_least("num_threads", 0)
+        self._require_at_least("ttft_target_ms", 1)
+        self._require_at_least("itl_target_ms", 1)
+        self._require_at_least("check_invariants_every", 0)
         # Beyond any machine's cores; the threads would be started all the same.
         self._require_at_most("num_threads", 1024)
 

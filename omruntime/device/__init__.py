@@ -5,26 +5,48 @@ To add a device: write one module against `omruntime/device/base.py`, then name 
 
 from __future__ import annotations
 
-from omruntime.device.base import Device, DeviceBuffer, DeviceTensor, MemoryInfo, Program
-from omruntime.errors import ConfigError, NotBuiltInError
+import re
 
-__all__ = ["Device", "DeviceBuffer", "DeviceTensor", "MemoryInfo", "Program", "open_device"]
+from omruntime.device.base import (
+    Device,
+    DeviceBuffer,
+    DeviceTensor,
+    MemoryInfo,
+    MemoryItem,
+    Program,
+)
+from omruntime.errors import ConfigError
+
+__all__ = [
+    "Device",
+    "DeviceBuffer",
+    "DeviceTensor",
+    "MemoryInfo",
+    "MemoryItem",
+    "Program",
+    "open_device",
+]
+
+SIMULATED_SOC = "Ascend310P3"
+_ASCEND = re.compile(r"ascend:(\d{1,4})")
+_SIMULATED = re.compile(r"sim:(\d{1,2})(?:@(Ascend\w+))?")
 
 
 def open_device(name: str, num_threads: int = 0) -> Device:
     """Open a device by name; the calling thread owns it from here on.
 
     Args:
-        name: `cpu`. `ascend:N` and `sim:N` are known names that this build refuses.
+        name: `cpu`, or `ascend:N` for a chip by its number. `sim:N` is a SIMULATED chip for
+            tests and dry runs, an Ascend310P3 unless the name goes on with `@` and another,
+            such as `sim:0@Ascend310B4`; nothing else ever chooses it.
         num_threads: For `cpu`: threads of one run; 0 means one for each core.
 
     Raises:
         ConfigError: The name is unknown, or the backend's library is not installed.
-        NotBuiltInError: The name is known and its backend is not part of this build.
+        DeviceError: The driver refused.
     """
-    kind, _, _ = name.partition(":")
+    # Imported late so that one backend's library is never needed for another.
     if name == "cpu":
-        # Imported here so that one backend's library is never needed for another.
         try:
             from omruntime.device.cpu import CpuDevice
         except ImportError as error:
@@ -33,6 +55,15 @@ def open_device(name: str, num_threads: int = 0) -> Device:
                 f"pip install 'omserve[cpu]'"
             ) from error
         return CpuDevice(num_threads)
-    if kind in ("ascend", "sim"):
-        raise NotBuiltInError(f"device {name} is not part of this build; built in are: cpu")
-    raise ConfigError(f"device is {name!r}, wanted one of: cpu")
+    if match := _ASCEND.fullmatch(name):
+        from omruntime.device.ascend import open_ascend
+
+        return open_ascend(name, int(match[1]))
+    if match := _SIMULATED.fullmatch(name):
+        from omruntime.device.ascend import open_simulated
+
+        return open_simulated(name, int(match[1]), match[2] or SIMULATED_SOC)
+    raise ConfigError(
+        f"device is {name!r}, wanted one of: cpu, ascend:N (a chip by its number), sim:N (a "
+        f"SIMULATED chip)"
+    )

@@ -6,7 +6,7 @@ in `omruntime/device/__init__.py`. All calls come from the one thread that owns 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -56,6 +56,14 @@ class MemoryInfo:
     total_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryItem:
+    """One line of a memory budget."""
+
+    name: str
+    nbytes: int
+
+
 class Program(Protocol):
     """A loaded program file."""
 
@@ -100,6 +108,11 @@ class Device(Protocol):
         """What the manifest's `soc` must equal, such as `cpu` or `Ascend310P3`."""
         ...
 
+    @property
+    def alignment(self) -> int:
+        """Bytes that offsets of copied windows, and chunk sizes, must be multiples of."""
+        ...
+
     def alloc(self, nbytes: int) -> DeviceBuffer:
         """Reserve `nbytes` (above 0) until `free`; the content is undefined.
 
@@ -109,10 +122,18 @@ class Device(Protocol):
         ...
 
     def free(self, buffer: DeviceBuffer) -> None:
-        """Give back a buffer of `alloc`, once.
+        """Give back a buffer of `alloc`, once; waits for queued work.
 
         Raises:
             DeviceError: It is not this device's, or was freed before.
+        """
+        ...
+
+    def host_array(self, nbytes: int) -> NDArray[np.uint8]:
+        """Zeroed host memory that copies fastest to and from the device; it ends with the device.
+
+        Raises:
+            DeviceError: Refused.
         """
         ...
 
@@ -121,10 +142,11 @@ class Device(Protocol):
         ...
 
     def copy_out(self, source: DeviceTensor) -> NDArray[Any]:
-        """Wait for the device and return the content as a host array.
+        """Queue device to host; the returned array has the content after `synchronize`.
 
-        The array is read-only by agreement and stands until the next `run`: where host and
-        device share memory it is a view, not a copy.
+        The array is read-only by agreement and stands until the next `run`, or the next
+        `copy_out` of the same buffer: where host and device share memory it is a view, not a
+        copy.
         """
         ...
 
@@ -141,6 +163,21 @@ class Device(Protocol):
         Chunk i goes from byte `source_chunks[i] * chunk_bytes` of `source` to byte
         `target_chunks[i] * chunk_bytes` of `target`. Target chunks are distinct; chunks of the
         two sides do not overlap.
+        """
+        ...
+
+    def clear(self, target: DeviceTensor) -> None:
+        """Queue writing zeros."""
+        ...
+
+    def plan_programs(self, specs: Iterable[ProgramSpec], bundle: Path) -> tuple[MemoryItem, ...]:
+        """What loading these programs in this order will take; reserves nothing.
+
+        Empty where the device cannot say before it loads.
+
+        Raises:
+            BundleError: A file is not for this device.
+            DeviceError: The driver refused.
         """
         ...
 

@@ -7,7 +7,7 @@ in and out are plain, and a fetched output is a view.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from omruntime.buckets import Bucket
-from omruntime.device.base import DeviceBuffer, DeviceTensor, MemoryInfo, Program
+from omruntime.device.base import DeviceBuffer, DeviceTensor, MemoryInfo, MemoryItem, Program
 from omruntime.errors import BundleError, DeviceError, OutOfDeviceMemoryError
 from omruntime.manifest import ProgramSpec, TensorSpec
 
@@ -41,6 +41,7 @@ class CpuDevice:
 
     name = "cpu"
     soc = "cpu"
+    alignment = 1
 
     def __init__(self, num_threads: int = 0) -> None:
         self.num_threads = num_threads or len(os.sched_getaffinity(0))
@@ -64,6 +65,10 @@ class CpuDevice:
             raise DeviceError("cpu: free of a buffer that is not allocated here")
         self._live.discard(_host(buffer))
 
+    def host_array(self, nbytes: int) -> NDArray[np.uint8]:
+        """See `Device.host_array`."""
+        return np.zeros(nbytes, np.uint8)
+
     def copy_in(self, target: DeviceTensor, source: NDArray[Any]) -> None:
         """See `Device.copy_in`; done when it returns."""
         view(target)[...] = source
@@ -85,6 +90,14 @@ class CpuDevice:
         chunk = np.dtype((np.void, chunk_bytes))
         rows = _bytes(source).view(chunk)[source_chunks]
         _bytes(target).view(chunk)[target_chunks] = rows
+
+    def clear(self, target: DeviceTensor) -> None:
+        """See `Device.clear`; done when it returns."""
+        _bytes(target).fill(0)
+
+    def plan_programs(self, specs: Iterable[ProgramSpec], bundle: Path) -> tuple[MemoryItem, ...]:
+        """See `Device.plan_programs`; ONNX Runtime does not say."""
+        return ()
 
     def load_program(self, spec: ProgramSpec, bundle: Path) -> Program:
         """See `Device.load_program`."""

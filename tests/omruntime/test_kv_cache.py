@@ -2,70 +2,125 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from omruntime.device import DeviceTensor
-from omruntime.device.cpu import CpuDevice, view
-from omruntime.errors import BundleError
+from omruntime.device import Device, DeviceTensor
+from omruntime.device.cpu import CpuDevice
+from omruntime.errors import BundleError, OutOfDeviceMemoryError
 from omruntime.kv_cache import KVCache, kv_bytes_per_block
 from omruntime.manifest import KVLayout, KVSpec, Manifest, ModelFacts
+from tests.omruntime.device.backends import opened
 
-NUM_BLOCKS, BLOCK_SIZE = 5, 4
+NUM_BLOCKS, BLOCK_SIZE, LAYERS, HEADS, HEAD_DIM = 5, 4, 2, 2, 8
+PLANES, SLOTS = LAYERS * 2 * HEADS, NUM_BLOCKS * BLOCK_SIZE
 
 
 @pytest.fixture
 def model(toy_bundle: Path) -> ModelFacts:
     facts = Manifest.read(toy_bundle).model
-    return replace(facts, num_layers=2, num_kv_heads=3, head_dim=2)
+    return replace(facts, num_layers=LAYERS, num_kv_heads=HEADS, head_dim=HEAD_DIM)
 
 
-@pytest.fixture
-def kv() -> KVSpec:
-    return KVSpec(KVLayout.HEAD_MAJOR, BLOCK_SIZE, "float32", 2 * 2 * 3 * BLOCK_SIZE * 2 * 4)
+def spec(layout: KVLayout) -> KVSpec:
+    return KVSpec(layout, BLOCK_SIZE, "float32", PLANES * BLOCK_SIZE * HEAD_DIM * 4)
 
 
-def test_tokens_land_in_their_slots_in_every_layer(model: ModelFacts, kv: KVSpec) -> None:
-    device = CpuDevice(1)
-    cache = KVCache(device, model, kv, NUM_BLOCKS)
-    new = DeviceTensor(device.alloc(12 * 4 * 2 * 4), 0, (12, 4, 2), "float32")
-    values = np.arange(96, dtype=np.float32).reshape(12, 4, 2) + 1
+@pytest.fixture(params=["cpu head_major", "cpu token_major", "sim:0 token_major"])
+def setting(request: pytest.FixtureRequest) -> Iterator[tuple[Device, KVLayout]]:
+    name, layout = request.param.split()
+    with opened(name) as device:
+        yield device, KVLayout(layout)
+
+
+def by_slot(device: Device, cache: KVCache) -> NDArray[np.float32]:
+    """The pool as [planes, slots, head_dim], read through the graph's inputs."""
+    arrays = {name: device.copy_out(window) for name, window in cache.pool_inputs().items()}
+    device.synchronize()
+    if list(arrays) == ["kv_pool"]:
+        assert arrays["kv_pool"].shape == (SLOTS, PLANES, HEAD_DIM)
+        return arrays["kv_pool"].transpose(1, 0, 2).copy()
+    names = [f"kv_pool.{layer}.{part}" for layer in range(LAYERS) for part in ("key", "value")]
+    assert list(arrays) == names
+    assert all(a.shape == (HEADS, NUM_BLOCKS, BLOCK_SIZE, HEAD_DIM) for a in arrays.values())
+    return np.concatenate([a.reshape(HEADS, SLOTS, HEAD_DIM) for a in arrays.values()])
+
+
+def fill(device: Device, cache: KVCache, layout: KVLayout) -> NDArray[np.float32]:
+    """Append distinct numbers for every slot at once; returns them as [planes, slots, head_dim]."""
+    values = np.arange(PLANES * SLOTS * HEAD_DIM, dtype=np.float32).reshape(PLANES, SLOTS, -1) + 1
+    append(device, cache, layout, values, np.arange(SLOTS), np.arange(SLOTS))
+    return values
+
+
+def append(
+    device: Device,
+    cache: KVCache,
+    layout: KVLayout,
+    values: NDArray[np.float32],
+    rows: NDArray[np.int64],
+    slots: NDArray[np.int64],
+) -> None:
+    if layout is KVLayout.TOKEN_MAJOR:
+        values = np.ascontiguousarray(values.transpose(1, 0, 2))
+    new = DeviceTensor(device.alloc(values.nbytes), 0, values.shape, "float32")
     device.copy_in(new, values)
+    cache.append(new, rows, slots)
+    device.synchronize()
+
+
+def test_a_fresh_pool_holds_zeros(setting: tuple[Device, KVLayout], model: ModelFacts) -> None:
+    """Masked positions are multiplied by zero, which a NaN would survive."""
+    device, layout = setting
+    assert not by_slot(device, KVCache(device, model, spec(layout), NUM_BLOCKS)).any()
+
+
+def test_tokens_land_in_their_slots_in_every_layer(
+    setting: tuple[Device, KVLayout], model: ModelFacts
+) -> None:
+    device, layout = setting
+    cache = KVCache(device, model, spec(layout), NUM_BLOCKS)
+    values = np.arange(PLANES * 4 * HEAD_DIM, dtype=np.float32).reshape(PLANES, 4, HEAD_DIM) + 1
     # Row 2 of the step is padding and goes nowhere.
-    cache.append(new, np.array([0, 1, 3]), np.array([4 * 4 + 3, 2 * 4, 1]))
-    planes = values.reshape(2, 2, 3, 4, 2)
-    written = 0
-    for layer in range(2):
-        for j, part in enumerate(("key", "value")):
-            pool = view(cache.pool_inputs()[f"kv_pool.{layer}.{part}"])
-            assert pool.shape == (3, NUM_BLOCKS, BLOCK_SIZE, 2)
-            np.testing.assert_array_equal(pool[:, 4, 3], planes[layer, j, :, 0])
-            np.testing.assert_array_equal(pool[:, 2, 0], planes[layer, j, :, 1])
-            np.testing.assert_array_equal(pool[:, 0, 1], planes[layer, j, :, 3])
-            written += np.count_nonzero(pool)
-    assert written == 3 * 12 * 2
+    append(device, cache, layout, values, np.array([0, 1, 3]), np.array([19, 8, 1]))
+    pool = by_slot(device, cache)
+    np.testing.assert_array_equal(pool[:, [19, 8, 1]], values[:, [0, 1, 3]])
+    assert np.count_nonzero(pool) == 3 * PLANES * HEAD_DIM
 
 
-def test_block_copies_take_the_whole_block_of_every_layer(model: ModelFacts, kv: KVSpec) -> None:
-    cache = KVCache(CpuDevice(1), model, kv, NUM_BLOCKS)
-    pools = [view(tensor) for tensor in cache.pool_inputs().values()]
-    for i, pool in enumerate(pools):
-        pool[...] = np.arange(pool.size).reshape(pool.shape) + 1000 * i
-    before = [pool.copy() for pool in pools]
+def test_block_copies_take_the_whole_block_of_every_layer(
+    setting: tuple[Device, KVLayout], model: ModelFacts
+) -> None:
+    device, layout = setting
+    cache = KVCache(device, model, spec(layout), NUM_BLOCKS)
+    before = fill(device, cache, layout).reshape(PLANES, NUM_BLOCKS, BLOCK_SIZE, HEAD_DIM)
+    cache.copy_blocks(())
     cache.copy_blocks(((1, 3), (4, 2)))
-    for pool, old in zip(pools, before, strict=True):
-        np.testing.assert_array_equal(pool, old[:, [0, 1, 4, 1, 4]])
+    after = by_slot(device, cache).reshape(before.shape)
+    np.testing.assert_array_equal(after, before[:, [0, 1, 4, 1, 4]])
 
 
-def test_bytes_per_block_follow_the_true_head_size(model: ModelFacts, kv: KVSpec) -> None:
+def test_bytes_per_block_follow_the_true_head_size(model: ModelFacts) -> None:
     """BL-01: the head size is the config's, not hidden size by heads."""
+    kv = spec(KVLayout.HEAD_MAJOR)
     assert kv_bytes_per_block(model, kv) == kv.bytes_per_block
-    assert kv_bytes_per_block(replace(model, head_dim=24), kv) == 12 * kv.bytes_per_block
+    assert kv_bytes_per_block(replace(model, head_dim=24), kv) == 3 * kv.bytes_per_block
 
 
-def test_a_layout_that_is_not_built_in_is_refused(model: ModelFacts, kv: KVSpec) -> None:
-    with pytest.raises(BundleError, match="token_major"):
-        KVCache(CpuDevice(1), model, replace(kv, layout=KVLayout.TOKEN_MAJOR), NUM_BLOCKS)
+def test_a_pool_beyond_the_memory_is_refused(model: ModelFacts) -> None:
+    with pytest.raises(OutOfDeviceMemoryError, match="bytes asked"):
+        KVCache(CpuDevice(1), model, spec(KVLayout.TOKEN_MAJOR), 1 << 40)
+
+
+def test_positions_that_the_device_cannot_copy_are_refused(model: ModelFacts) -> None:
+    odd = replace(model, head_dim=3)
+    kv = spec(KVLayout.TOKEN_MAJOR)
+    with opened("sim:0") as device:
+        with pytest.raises(BundleError, match=r"takes 96 bytes .*copies multiples of 64"):
+            KVCache(device, odd, kv, NUM_BLOCKS)
+        KVCache(device, replace(odd, num_kv_heads=4), kv, NUM_BLOCKS).close()

@@ -1,0 +1,187 @@
+"""AscendProgram: one loaded OM and the datasets of its buckets.
+
+Each bucket has datasets and a gear buffer of its own, made once: the gear is set when a bucket
+is bound and never in a step, and addresses stay the same from step to step.
+
+Source: CANN pyACL reference, acl.mdl.execute_async, acl.mdl.set_input_dynamic_dims; hicann/ge
+davinci_model.cc (arguments are refreshed only when an address changed),
+runtime/v1/executor/ge_executor.cc (SetDynamicDims writes the gear buffer synchronously).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from omruntime.buckets import Bucket
+from omruntime.device.ascend.loading import unload_model
+from omruntime.device.ascend.memory import AscendBuffer, address_of
+from omruntime.device.ascend.om_check import bucket_dims
+from omruntime.device.ascend.om_interface import OmInterface
+from omruntime.device.ascend.session import run_all
+from omruntime.device.base import DeviceTensor
+from omruntime.errors import BundleError, DeviceError
+from omruntime.manifest import ProgramSpec
+
+if TYPE_CHECKING:
+    from omruntime.device.ascend.device import AscendDevice
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Binding:
+    """One bucket's handles."""
+
+    inputs: int
+    outputs: int
+    data_buffers: tuple[int, ...]
+    gear: AscendBuffer | None
+
+
+class AscendProgram:
+    """A loaded OM; made by `AscendDevice.load_program`."""
+
+    def __init__(
+        self,
+        device: AscendDevice,
+        spec: ProgramSpec,
+        interface: OmInterface,
+        model_id: int,
+        weight: AscendBuffer | None,
+    ) -> None:
+        self._device = device
+        self._driver = device.driver
+        self._acl = device.driver.acl
+        self._spec = spec
+        self._interface = interface
+        self._model_id: int | None = model_id
+        self._weight = weight
+        self._bindings: dict[Bucket, _Binding] = {}
+
+    def bind(
+        self,
+        bucket: Bucket,
+        inputs: Mapping[str, DeviceTensor],
+        outputs: Mapping[str, DeviceTensor],
+    ) -> None:
+        """See `Program.bind`."""
+        self._device.enter()
+        self._require_names([t.name for t in self._spec.inputs], inputs)
+        self._require_names([t.name for t in self._spec.outputs], outputs)
+        dims = bucket_dims(self._spec, self._interface, bucket)
+        self._require_shapes(dims, inputs)
+        gear = self._gear_buffer()
+        windows = [inputs.get(t.name, gear) for t in self._interface.inputs]
+        in_set, in_buffers = self._dataset(windows)
+        out_set, out_buffers = self._dataset([outputs[t.name] for t in self._interface.outputs])
+        binding = _Binding(in_set, out_set, (*in_buffers, *out_buffers), gear)
+        before = self._bindings.get(bucket)
+        self._bindings[bucket] = binding
+        if gear is not None:
+            self._set_gear(in_set, [dim for shape in dims.values() for dim in shape])
+        if before is not None:
+            self._device.synchronize()
+            run_all(self._closing_steps(before))
+
+    def run(self, bucket: Bucket) -> None:
+        """See `Program.run`; submits and returns."""
+        binding = self._bindings.get(bucket)
+        if binding is None or self._model_id is None:
+            raise DeviceError(f"{self._device.name}: {bucket} was never bound")
+        self._device.enter()
+        code = self._acl.mdl.execute_async(
+            self._model_id, binding.inputs, binding.outputs, self._device.stream
+        )
+        self._driver.check("acl.mdl.execute_async", code)
+        self._device.note_queued()
+
+    def unload(self) -> None:
+        """See `Program.unload`; waits for what is queued."""
+        if self._model_id is None:
+            return
+        model_id, self._model_id = self._model_id, None
+        bindings, self._bindings = self._bindings, {}
+        unload = partial(unload_model, self._driver, model_id)
+        steps: list[Callable[[], None]] = [self._device.synchronize, unload]
+        for binding in bindings.values():
+            steps += self._closing_steps(binding)
+        if self._weight is not None:
+            steps.append(partial(self._device.free, self._weight))
+        self._device.forget(self)
+        run_all(steps)
+
+    def _closing_steps(self, binding: _Binding) -> list[Callable[[], None]]:
+        steps: list[Callable[[], None]] = []
+        if binding.gear is not None:
+            steps.append(partial(self._device.free, binding.gear))
+        for buffer in binding.data_buffers:
+            steps.append(partial(self._destroy_data_buffer, buffer))
+        for dataset in (binding.inputs, binding.outputs):
+            steps.append(partial(self._destroy_dataset, dataset))
+        return steps
+
+    def _destroy_data_buffer(self, buffer: int) -> None:
+        code = self._acl.destroy_data_buffer(buffer)
+        self._driver.check("acl.destroy_data_buffer", code)
+
+    def _destroy_dataset(self, dataset: int) -> None:
+        code = self._acl.mdl.destroy_dataset(dataset)
+        self._driver.check("acl.mdl.destroy_dataset", code)
+
+    def _gear_buffer(self) -> AscendBuffer | None:
+        if self._interface.gear_index is None:
+            return None
+        return self._device.alloc(self._interface.gear_bytes)
+
+    def _set_gear(self, dataset: int, dims: list[int]) -> None:
+        """All dims of all inputs, in the order of --input_shape."""
+        assert self._model_id is not None
+        assert self._interface.gear_index is not None
+        code = self._acl.mdl.set_input_dynamic_dims(
+            self._model_id,
+            dataset,
+            self._interface.gear_index,
+            {"name": "", "dimCount": len(dims), "dims": dims},
+        )
+        self._driver.check("acl.mdl.set_input_dynamic_dims", code)
+
+    def _dataset(self, windows: list[DeviceTensor | AscendBuffer | None]) -> tuple[int, list[int]]:
+        """A dataset over windows, and its data buffers."""
+        dataset = self._driver.require("acl.mdl.create_dataset", self._acl.mdl.create_dataset())
+        buffers = []
+        for window in windows:
+            assert window is not None
+            address, nbytes = self._place(window)
+            buffer = self._driver.require(
+                "acl.create_data_buffer", self._acl.create_data_buffer(address, nbytes)
+            )
+            buffers.append(buffer)
+            _, code = self._acl.mdl.add_dataset_buffer(dataset, buffer)
+            self._driver.check("acl.mdl.add_dataset_buffer", code)
+        return dataset, buffers
+
+    def _place(self, window: DeviceTensor | AscendBuffer) -> tuple[int, int]:
+        if isinstance(window, AscendBuffer):
+            return window.address, window.nbytes
+        return address_of(window, self._device.name), window.nbytes
+
+    def _require_names(self, wanted: list[str], tensors: Mapping[str, DeviceTensor]) -> None:
+        if set(wanted) != tensors.keys():
+            raise DeviceError(
+                f"{self._device.name}: bound {sorted(tensors)}, the program takes {sorted(wanted)}"
+            )
+
+    def _require_shapes(
+        self, dims: Mapping[str, tuple[int, ...]], inputs: Mapping[str, DeviceTensor]
+    ) -> None:
+        for name, shape in dims.items():
+            if inputs[name].shape != shape:
+                raise BundleError(
+                    f"{self._spec.path}: {name} was compiled as {list(shape)}, bound is "
+                    f"{list(inputs[name].shape)}; the pool has the size that the OM was compiled "
+                    f"for, build the bundle again"
+                )
