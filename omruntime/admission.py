@@ -11,8 +11,14 @@ from dataclasses import dataclass
 from omruntime.block_pool import BlockPool
 from omruntime.errors import PromptTooLongError, RequestError
 from omruntime.limits import longest_sequence
+from omruntime.output_lengths import OutputLengths
 from omruntime.prefix_cache import PrefixCache
+from omruntime.row_choice import RowChooser
 from omruntime.sequence import Request, Sequence
+
+# Admission bets on at most this share of the pool: that running answers end before they need it.
+# A lost bet costs a preemption, a bet never made leaves rows empty.
+MAX_OPTIMISM = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +35,37 @@ class Reuse:
     num_cached_tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Blocks, either to spare in the pool or wanted by a waiting sequence.
+
+    Attributes:
+        num_soon: For known tokens, and one block more for what will grow.
+        num_in_all: For whole answers of the expected lengths.
+    """
+
+    num_soon: int
+    num_in_all: float
+
+
 class Admission:
     """Sums up what sequences reuse and need from one pool."""
 
     def __init__(
-        self, pool: BlockPool, cache: PrefixCache | None, block_size: int, max_model_len: int
+        self,
+        pool: BlockPool,
+        cache: PrefixCache | None,
+        chooser: RowChooser,
+        lengths: OutputLengths,
+        max_model_len: int,
     ) -> None:
         self._pool = pool
         self._cache = cache
-        self._block_size = block_size
+        self._chooser = chooser
+        self._lengths = lengths
+        self._block_size = chooser.block_size
         self._max_model_len = max_model_len
-        self.max_len = longest_sequence(max_model_len, pool.num_usable, block_size)
+        self.max_len = longest_sequence(max_model_len, pool.num_usable, self._block_size)
 
     def require_runnable(self, request: Request) -> None:
         """Check that the request could run if it were alone.
@@ -84,39 +110,72 @@ class Admission:
         """The longest computed beginning of a waiting sequence, its leader's or a cached one.
 
         A leader shares all prompt positions but the last, so that the sequence's next step
-        gives its first token.
+        gives its first token. Less is reused where that is cheaper, see `RowChooser.reusable`.
         """
-        block_ids = [] if self._cache is None else self._cache.match(sequence)
-        num_cached_tokens = len(block_ids) * self._block_size
+        matched = [] if self._cache is None else self._cache.match(sequence)
+        num_cached_tokens = len(matched) * self._block_size
         num_shared = sequence.num_prompt_tokens - 1
         if leader is not None and num_shared > num_cached_tokens and _shares(leader, sequence):
-            shared = leader.block_table[: -(-num_shared // self._block_size)]
-            return Reuse(shared, num_shared, 0)
-        return Reuse(block_ids, num_cached_tokens, num_cached_tokens)
+            num_tokens = self._chooser.reusable(sequence, num_shared)
+            return Reuse(leader.block_table[: self._num_blocks(num_tokens)], num_tokens, 0)
+        num_tokens = self._chooser.reusable(sequence, num_cached_tokens)
+        return Reuse(matched[: num_tokens // self._block_size], num_tokens, num_tokens)
 
-    def num_spare(self, running: Iterable[Sequence]) -> int:
-        """Free blocks that the running sequences will not want soon; may be negative.
+    def num_matched_blocks(self, sequence: Sequence) -> int:
+        """Blocks of the longest cached beginning, whether or not they are worth reusing."""
+        return 0 if self._cache is None else len(self._cache.match(sequence))
+
+    def to_spare(self, running: Iterable[Sequence]) -> Room:
+        """What the running sequences will leave free; may be negative.
 
         Promised are blocks for all their known tokens, and one more each for those that will
-        grow: otherwise the youngest would be preempted and admitted again and again.
+        grow: otherwise the youngest would be preempted and admitted again and again. Beyond
+        that, the growth of whole answers may pass the free blocks by `MAX_OPTIMISM` of the pool.
         """
-        promised = sum(self._num_blocks_soon(s) - len(s.block_table) for s in running)
-        return self._pool.num_free - promised
+        num_soon, num_in_all = self._pool.num_free, MAX_OPTIMISM * self._pool.num_usable
+        num_in_all += num_soon
+        for sequence in running:
+            held = len(sequence.block_table)
+            num_soon -= self._num_blocks_soon(sequence) - held
+            num_in_all -= max(0.0, self._num_blocks_in_all(sequence) - held)
+        return Room(num_soon, num_in_all)
 
-    def num_needed(self, sequence: Sequence, reuse: Reuse) -> int:
-        """Free blocks that a waiting sequence takes, by the same measure; at least 1."""
-        num_blocks = self._num_blocks_soon(sequence) - len(reuse.block_ids)
-        num_blocks += sum(1 for b in reuse.block_ids if self._pool.reference_count(b) == 0)
+    def needed(self, sequence: Sequence, reuse: Reuse) -> Room:
+        """What a waiting sequence takes by the same measures; at least one block soon."""
+        num_own = sum(1 for b in reuse.block_ids if self._pool.reference_count(b) == 0)
         # A partly shared tail is copied before it is written.
-        return num_blocks + (reuse.num_tokens % self._block_size > 0)
+        num_own += (reuse.num_tokens % self._block_size > 0) - len(reuse.block_ids)
+        return Room(
+            self._num_blocks_soon(sequence) + num_own, self._num_blocks_in_all(sequence) + num_own
+        )
+
+    def has_room(self, spare: Room, needed: Room, num_running: int) -> bool:
+        """Whether a sequence may enter; one that would be alone needs no room for its answer."""
+        if needed.num_soon > spare.num_soon:
+            return False
+        return num_running == 0 or needed.num_in_all <= spare.num_in_all
 
     def _num_blocks_soon(self, sequence: Sequence) -> int:
-        num_tokens = len(sequence.token_ids)
+        num_tokens = len(sequence.token_ids) + self._block_size
+        return self._num_blocks(min(num_tokens, self._most(sequence) - 1))
+
+    def _num_blocks_in_all(self, sequence: Sequence) -> float:
+        """Never fewer than soon; before any answer has ended, no more."""
+        soon = self._num_blocks_soon(sequence)
+        if not self._lengths.is_known:
+            return soon
+        num_tokens = sequence.num_prompt_tokens + self._lengths.expected(sequence)
+        return max(soon, min(num_tokens, self._most(sequence) - 1) / self._block_size)
+
+    def _most(self, sequence: Sequence) -> int:
+        """Most tokens that a sequence can get."""
         max_new_tokens = sequence.params.max_new_tokens
-        most = self.max_len
-        if max_new_tokens is not None:
-            most = min(most, sequence.num_prompt_tokens + max_new_tokens)
-        return -(-min(num_tokens + self._block_size, most - 1) // self._block_size)
+        if max_new_tokens is None:
+            return self.max_len
+        return min(self.max_len, sequence.num_prompt_tokens + max_new_tokens)
+
+    def _num_blocks(self, num_tokens: int) -> int:
+        return -(-num_tokens // self._block_size)
 
     def _limit_text(self) -> str:
         return (

@@ -39,9 +39,10 @@ class BlockKey:
     parent: BlockKey | None
 
 
-def make_extra_keys(cache_salt: str) -> ExtraKeys:
-    """The tagged keys of a request; a later kind (adapter, its content hash) gets its own tag."""
-    return (("salt", cache_salt),) if cache_salt else ()
+def make_extra_keys(cache_salt: str, adapter_name: str = "", adapter_hash: str = "") -> ExtraKeys:
+    """The tagged keys of a request, those that are set."""
+    tagged = (("salt", cache_salt), ("adapter", adapter_name), ("adapter-hash", adapter_hash))
+    return tuple((tag, value) for tag, value in tagged if value)
 
 
 def root_digest(kv_identity: str, extra_keys: ExtraKeys, hash_bytes: HashBytes) -> bytes:

@@ -8,17 +8,28 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from enum import IntEnum
 
 from omruntime.errors import ConfigError
 
 NULL_BLOCK = 0
 
 
+class Retention(IntEnum):
+    """What a free block's content is worth: blocks of less worth are handed out first."""
+
+    NOTHING = 0
+    CACHED = 1
+    KEPT = 2
+
+
 class BlockPool:
     """Blocks 1 to `num_blocks - 1`; block 0 is the null block and never handed out.
 
-    A released block keeps its content until it is handed out again, least recently released
-    first. `retain` brings a free block back with that content.
+    A released block keeps its content until it is handed out again: those of the least
+    retention first, of these the least recently released. Free blocks to be kept are at most
+    half of the pool, beyond that the oldest of them go first, so that old favourites do not
+    leave the rest without a cache. `retain` brings a free block back with its content.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -28,7 +39,9 @@ class BlockPool:
             )
         self.num_blocks = num_blocks
         self._reference_counts = [0] * num_blocks
-        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks))
+        self._retentions = [Retention.NOTHING] * num_blocks
+        self._free: tuple[OrderedDict[int, None], ...] = tuple(OrderedDict() for _ in Retention)
+        self._free[Retention.NOTHING].update(dict.fromkeys(range(1, num_blocks)))
         self._on_reuse: Callable[[int], object] | None = None
 
     def on_reuse(self, forget: Callable[[int], object]) -> None:
@@ -43,25 +56,25 @@ class BlockPool:
     @property
     def num_free(self) -> int:
         """Blocks that nobody holds."""
-        return len(self._free)
+        return sum(map(len, self._free))
 
     @property
     def num_referenced(self) -> int:
         """Blocks that somebody holds."""
-        return self.num_usable - len(self._free)
+        return self.num_usable - self.num_free
 
     def reference_count(self, block_id: int) -> int:
         """How often a block is held; 0 when free."""
         return self._reference_counts[block_id]
 
     def try_allocate(self, num_blocks: int) -> list[int] | None:
-        """Take blocks off the free list, least recently released first, one reference each.
+        """Take free blocks in the order of reuse, one reference each.
 
         All or nothing: None, and an unchanged pool, when fewer than `num_blocks` are free.
         """
-        if num_blocks > len(self._free):
+        if num_blocks > self.num_free:
             return None
-        block_ids = [self._free.popitem(last=False)[0] for _ in range(num_blocks)]
+        block_ids = [self._pop_free() for _ in range(num_blocks)]
         for block_id in block_ids:
             self._reference_counts[block_id] = 1
             if self._on_reuse is not None:
@@ -73,7 +86,7 @@ class BlockPool:
         for block_id in block_ids:
             assert 0 < block_id < self.num_blocks, f"block {block_id} cannot be held"
             if self._reference_counts[block_id] == 0:
-                del self._free[block_id]
+                del self._free[self._retentions[block_id]][block_id]
             self._reference_counts[block_id] += 1
 
     def release(self, block_ids: Sequence[int]) -> None:
@@ -87,7 +100,28 @@ class BlockPool:
             assert count >= 0, f"block {block_id} was released more often than held"
             self._reference_counts[block_id] = count
             if count == 0:
-                self._free[block_id] = None
+                self._free[self._retentions[block_id]][block_id] = None
+
+    def set_retention(self, block_id: int, retention: Retention) -> None:
+        """Say what a block's content is worth from now on."""
+        if self._reference_counts[block_id] == 0 and self._retentions[block_id] != retention:
+            del self._free[self._retentions[block_id]][block_id]
+            self._free[retention][block_id] = None
+        self._retentions[block_id] = retention
+
+    def rebuild(self, block_tables: Iterable[Sequence[int]]) -> None:
+        """Count all references anew from the tables that hold blocks; contents are worth nothing.
+
+        For repair only: whatever the counts said before is forgotten.
+        """
+        self._reference_counts = [0] * self.num_blocks
+        for block_id in (b for table in block_tables for b in table):
+            self._reference_counts[block_id] += 1
+        self._retentions = [Retention.NOTHING] * self.num_blocks
+        for free in self._free:
+            free.clear()
+        unheld = (i for i in range(1, self.num_blocks) if self._reference_counts[i] == 0)
+        self._free[Retention.NOTHING].update(dict.fromkeys(unheld))
 
     def check(self) -> None:
         """Assert that exactly the blocks without references are free, the null block aside."""
@@ -95,4 +129,16 @@ class BlockPool:
         assert counts[NULL_BLOCK] == 0, "somebody holds the null block"
         assert min(counts) >= 0, "a reference count is negative"
         unheld = {i for i in range(1, self.num_blocks) if counts[i] == 0}
-        assert unheld == set(self._free), f"free list and counts differ: {unheld ^ set(self._free)}"
+        free = {i for level in self._free for i in level}
+        assert len(free) == self.num_free, "a block is free twice"
+        assert unheld == free, f"free list and counts differ: {unheld ^ free}"
+        for retention, level in zip(Retention, self._free, strict=True):
+            assert all(self._retentions[i] == retention for i in level), "retentions differ"
+
+    def _pop_free(self) -> int:
+        """Take the next block in the order of reuse off the free lists, of which one has any."""
+        kept = self._free[Retention.KEPT]
+        levels = self._free if 2 * len(kept) <= self.num_usable else (kept,)
+        level = next(level for level in levels if level)
+        block_id, _ = level.popitem(last=False)
+        return block_id

@@ -5,7 +5,7 @@ Owns `Bucket` and `BucketTable`. Which program runs a bucket is the manifest's b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -75,15 +75,27 @@ class BucketTable:
     def __len__(self) -> int:
         return len(self._buckets)
 
-    def pick(self, phase: Phase, batch: int, tokens: int, past_blocks: int) -> Bucket | None:
-        """The least-work bucket that covers a step, or None when there is none.
+    def pick(
+        self,
+        phase: Phase,
+        batch: int,
+        tokens: int,
+        past_blocks: int,
+        cost: Callable[[Bucket], float] | None = None,
+    ) -> Bucket | None:
+        """The cheapest bucket that covers a step, or None when there is none.
 
         This is the one place where a bucket is chosen.
+
+        Args:
+            cost: Predicted seconds, see `CostTable.seconds`; None means by padded work. Of
+                equal ones the bucket of less padded work is chosen.
         """
-        for bucket in self._buckets:
-            if bucket.phase is phase and bucket.covers(batch, tokens, past_blocks):
-                return bucket
-        return None
+        covering = (
+            b for b in self._buckets if b.phase is phase and b.covers(batch, tokens, past_blocks)
+        )
+        # The buckets are in order of work, and the first of equal ones is taken.
+        return next(covering, None) if cost is None else min(covering, key=cost, default=None)
 
     def max_batch(self, phase: Phase) -> int:
         """The most rows that any bucket of a phase takes; 0 without buckets."""

@@ -6,6 +6,8 @@ entry ends when the pool hands it out again. Who holds blocks is `block_pool.py`
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 from omruntime.block_key import (
     BlockKey,
     HashBytes,
@@ -15,8 +17,27 @@ from omruntime.block_key import (
     same_content,
     sha256_digest,
 )
-from omruntime.block_pool import BlockPool
+from omruntime.block_pool import BlockPool, Retention
 from omruntime.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixCacheCounters:
+    """What the cache has done since start.
+
+    Attributes:
+        num_hits, num_misses: Admissions that found some of their prompt, and none of it.
+        num_hit_tokens, num_asked_tokens: Prompt tokens found, and all of those prompts' tokens.
+        num_evictions: Entries that ended because their block was handed out.
+        num_flushed: Entries that flushes dropped.
+    """
+
+    num_hits: int = 0
+    num_misses: int = 0
+    num_hit_tokens: int = 0
+    num_asked_tokens: int = 0
+    num_evictions: int = 0
+    num_flushed: int = 0
 
 
 class PrefixCache:
@@ -40,12 +61,18 @@ class PrefixCache:
         self._hash_bytes = hash_bytes
         self._blocks: dict[bytes, int] = {}
         self._keys: dict[int, BlockKey] = {}
-        self.num_evictions = 0
+        self._counters = PrefixCacheCounters()
+        self._num_evictions = 0
         pool.on_reuse(self._evict)
 
     def __len__(self) -> int:
         """Blocks, held or free, whose content can be given out."""
         return len(self._keys)
+
+    @property
+    def counters(self) -> PrefixCacheCounters:
+        """What was found, lost and dropped so far."""
+        return replace(self._counters, num_evictions=self._num_evictions)
 
     def match(self, sequence: Sequence) -> list[int]:
         """The longest run of cached blocks that begin a sequence, in position order.
@@ -70,6 +97,23 @@ class PrefixCache:
             block_ids.append(block_id)
         return block_ids
 
+    def use(self, sequence: Sequence, num_tokens: int) -> None:
+        """Count a first admission that reuses `num_tokens` of what `match` found.
+
+        The reused blocks of a sequence that keeps its prefix are kept from now on.
+        """
+        counters = self._counters
+        self._counters = replace(
+            counters,
+            num_hits=counters.num_hits + (num_tokens > 0),
+            num_misses=counters.num_misses + (num_tokens == 0),
+            num_hit_tokens=counters.num_hit_tokens + num_tokens,
+            num_asked_tokens=counters.num_asked_tokens + sequence.num_prompt_tokens,
+        )
+        if sequence.request.scheduling.keeps_prefix:
+            for block_id in sequence.block_table[: num_tokens // self._block_size]:
+                self._pool.set_retention(block_id, Retention.KEPT)
+
     def insert(self, sequence: Sequence, first_block: int) -> None:
         """Remember a sequence's full and computed blocks from index `first_block` on.
 
@@ -79,12 +123,17 @@ class PrefixCache:
         if first_block >= num_blocks:
             return
         self._extend_keys(sequence, num_blocks)
+        kept = 0
+        if sequence.request.scheduling.keeps_prefix:
+            kept = sequence.num_prompt_tokens // self._block_size
         for index in range(first_block, num_blocks):
             key, block_id = sequence.block_keys[index], sequence.block_table[index]
             if key.digest not in self._blocks:
                 assert block_id not in self._keys, f"block {block_id} was cached, then written"
                 self._blocks[key.digest] = block_id
                 self._keys[block_id] = key
+                retention = Retention.KEPT if index < kept else Retention.CACHED
+                self._pool.set_retention(block_id, retention)
 
     def forget(self, block_id: int) -> bool:
         """Drop a block's entry, as its content is about to change; whether it had one."""
@@ -92,14 +141,17 @@ class PrefixCache:
         if key is None:
             return False
         del self._blocks[key.digest]
+        self._pool.set_retention(block_id, Retention.NOTHING)
         return True
 
     def flush(self) -> int:
         """Drop every entry and say how many; blocks that sequences hold stay theirs."""
-        num_entries = len(self._keys)
-        self._blocks.clear()
-        self._keys.clear()
-        return num_entries
+        block_ids = list(self._keys)
+        for block_id in block_ids:
+            self.forget(block_id)
+        num_flushed = self._counters.num_flushed + len(block_ids)
+        self._counters = replace(self._counters, num_flushed=num_flushed)
+        return len(block_ids)
 
     def check(self) -> None:
         """Assert that both maps agree and name blocks that exist."""
@@ -110,14 +162,16 @@ class PrefixCache:
             assert len(key.token_ids) == self._block_size, f"block {block_id} is not full"
 
     def _evict(self, block_id: int) -> None:
-        self.num_evictions += self.forget(block_id)
+        self._num_evictions += self.forget(block_id)
 
     def _extend_keys(self, sequence: Sequence, num_blocks: int) -> None:
         """Compute the keys up to `num_blocks` that a sequence lacks; known tokens never change."""
         keys = sequence.block_keys
         if len(keys) >= num_blocks:
             return
-        extra_keys = make_extra_keys(sequence.request.cache_salt)
+        request, adapter = sequence.request, sequence.request.adapter
+        names = () if adapter is None else (adapter.name, adapter.content_hash)
+        extra_keys = make_extra_keys(request.cache_salt, *names)
         parent = keys[-1] if keys else None
         if parent is None:
             digest = root_digest(self._kv_identity, extra_keys, self._hash_bytes)

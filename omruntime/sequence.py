@@ -7,6 +7,7 @@ from enum import Enum
 
 from omruntime.block_key import BlockKey
 from omruntime.sampling_params import SamplingParams
+from omruntime.scheduling import Scheduling
 
 
 class SequenceStatus(Enum):
@@ -21,14 +22,22 @@ class FinishReason(Enum):
     """Why an answer ended.
 
     STOP: an end token, stop token or stop string. LENGTH: max_new_tokens or the model's limit.
-    ABORT: the client cancelled, went away, or somebody called Abort. ERROR: the device or
-    the engine failed.
+    ABORT: the client cancelled, went away, or somebody called Abort; or the request's queue
+    timeout or deadline passed, which its detail then says. ERROR: the device or the engine failed.
     """
 
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """What changes a model's keys and values: a name for humans, and a hash over its content."""
+
+    name: str
+    content_hash: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +50,9 @@ class Request:
         cache_salt: Requests share cached prefixes only with requests of an equal salt.
         leader_id: Another live request with the same prompt, whose blocks this one may
             share once they are computed (the other answers of `n`).
+        scheduling: Its wishes about its turn.
+        adapter: Requests share cached prefixes only with requests of an equal adapter. Running
+            one is not built in; the engine refuses it.
     """
 
     request_id: str
@@ -48,6 +60,8 @@ class Request:
     params: SamplingParams
     cache_salt: str = ""
     leader_id: str | None = None
+    scheduling: Scheduling = field(default_factory=Scheduling)
+    adapter: Adapter | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -58,32 +72,48 @@ class Sequence:
         token_ids: Prompt, then generated tokens.
         block_table: Blocks of positions 0, block_size, ...; owned by the block pool.
         num_computed_tokens: Positions whose keys and values are in the pool.
-        arrival: Rank of arrival; the order of admission and, reversed, of preemption.
+        arrival: Rank of arrival; within a class the order of admission and, reversed, of
+            preemption.
+        urgency: The class it is in by now: what it asked for, or higher by waiting.
         num_cached_tokens: Prompt tokens that the first admission found in the prefix cache.
-        num_overtakes: Later arrivals that were admitted while this one waited for blocks.
+        num_overtakes: Others that were admitted while this one waited for blocks before them.
+        num_prefix_waits: Steps for which it waited for another's prefill of its own beginning.
         block_keys: Of the full blocks, as far as the prefix cache has asked; see `BlockKey`.
-        submitted_at, scheduled_at, first_token_at: Seconds of `time.monotonic`.
+        submitted_at, waiting_since, scheduled_at, first_token_at: Seconds of
+            `time.monotonic`; waiting began with the submit, the last preemption or the last
+            rise by waiting.
+        finish_detail: Why, where the reason alone does not say it.
     """
 
     request: Request
     arrival: int
     token_ids: list[int]
+    urgency: int
     status: SequenceStatus = SequenceStatus.WAITING
     block_table: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
     num_preemptions: int = 0
     num_overtakes: int = 0
+    num_prefix_waits: int = 0
     block_keys: list[BlockKey] = field(default_factory=list)
     submitted_at: float = 0.0
+    waiting_since: float = 0.0
     scheduled_at: float | None = None
     first_token_at: float | None = None
     finish_reason: FinishReason | None = None
+    finish_detail: str = ""
 
     @staticmethod
     def of(request: Request, arrival: int) -> Sequence:
         """A waiting sequence that has computed nothing."""
-        return Sequence(request, arrival, list(request.prompt_token_ids))
+        urgency = int(request.scheduling.urgency)
+        return Sequence(request, arrival, list(request.prompt_token_ids), urgency)
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Sorts the sequences that run: the most urgent first, then the earliest arrival."""
+        return -self.urgency, self.arrival
 
     @property
     def request_id(self) -> str:

@@ -6,7 +6,10 @@ import pytest
 
 from omruntime.admission import Admission, Reuse
 from omruntime.block_pool import BlockPool
+from omruntime.buckets import Bucket, BucketTable, Phase
+from omruntime.output_lengths import OutputLengths
 from omruntime.prefix_cache import PrefixCache
+from omruntime.row_choice import RowChooser
 from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import Request, Sequence, SequenceStatus
 
@@ -34,7 +37,17 @@ def run(pool: BlockPool, sequence: Sequence, num_computed: int) -> Sequence:
 def make_admission(num_blocks: int = 40, cached: bool = True) -> tuple[BlockPool, Admission]:
     pool = BlockPool(num_blocks)
     cache = PrefixCache(pool, BLOCK_SIZE, "model") if cached else None
-    return pool, Admission(pool, cache, BLOCK_SIZE, max_model_len=64)
+    return pool, admission_over(pool, cache)
+
+
+def admission_over(
+    pool: BlockPool, cache: PrefixCache | None, lengths: OutputLengths | None = None
+) -> Admission:
+    table = BucketTable(
+        [Bucket(Phase.PREFILL, 1, 16, 16), Bucket(Phase.DECODE, 4, 1, 16)], BLOCK_SIZE
+    )
+    chooser = RowChooser(table, max_chunk_tokens=16)
+    return Admission(pool, cache, chooser, lengths or OutputLengths(), max_model_len=64)
 
 
 # What is reused
@@ -65,7 +78,7 @@ def test_longer_cached_beginning_wins_over_the_leader() -> None:
     """A preempted sibling finds its own answer, which the leader does not hold."""
     pool = BlockPool(40)
     cache = PrefixCache(pool, BLOCK_SIZE, "model")
-    admission = Admission(pool, cache, BLOCK_SIZE, 64)
+    admission = admission_over(pool, cache)
     leader = run(pool, sequence_of(10, arrival=1), 10)
     sibling = run(pool, sequence_of(10, num_answer=7, arrival=2), 16)
     cache.insert(sibling, 0)
@@ -111,29 +124,29 @@ def test_new_sequence_takes_its_prompt_and_a_block_if_it_grows(
 ) -> None:
     _, admission = make_admission()
     sequence = sequence_of(num_prompt, max_new_tokens=max_new_tokens)
-    assert admission.num_needed(sequence, NOTHING) == expected
+    assert admission.needed(sequence, NOTHING).num_soon == expected
 
 
 def test_reused_blocks_cost_when_they_are_free_and_not_when_they_are_held() -> None:
     pool, admission = make_admission()
     held = pool.try_allocate(2) or []
     sequence = sequence_of(12, max_new_tokens=1)
-    assert admission.num_needed(sequence, Reuse(held, 8, 8)) == 1
+    assert admission.needed(sequence, Reuse(held, 8, 8)).num_soon == 1
     pool.release(held)
-    assert admission.num_needed(sequence, Reuse(held, 8, 8)) == 3
+    assert admission.needed(sequence, Reuse(held, 8, 8)).num_soon == 3
 
 
 def test_partly_shared_tail_costs_its_copy() -> None:
     pool, admission = make_admission()
     held = pool.try_allocate(3) or []
     sequence = sequence_of(12, max_new_tokens=1)
-    assert admission.num_needed(sequence, Reuse(held, 11, 0)) == 1
+    assert admission.needed(sequence, Reuse(held, 11, 0)).num_soon == 1
 
 
 def test_spare_are_the_free_blocks_that_no_running_sequence_wants_soon() -> None:
     pool, admission = make_admission(num_blocks=11)
-    assert admission.num_spare([]) == 10
+    assert admission.to_spare([]).num_soon == 10
     prefilling = run(pool, sequence_of(20, max_new_tokens=1), 8)  # 5 blocks, holds 2
     decoding = run(pool, sequence_of(6), 6)  # 3 blocks soon, holds 2
     assert pool.num_free == 6
-    assert admission.num_spare([prefilling, decoding]) == 6 - 3 - 1
+    assert admission.to_spare([prefilling, decoding]).num_soon == 6 - 3 - 1

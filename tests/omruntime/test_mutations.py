@@ -106,7 +106,7 @@ MUTATIONS = {
     ),
     "salt left out": (
         "block_key",
-        'return (("salt", cache_salt),) if cache_salt else ()',
+        "return tuple((tag, value) for tag, value in tagged if value)",
         "return ()",
     ),
     "blocks cached before they are computed": (
@@ -115,14 +115,14 @@ MUTATIONS = {
         "num_blocks = len(sequence.block_table)",
     ),
     "matched blocks not held": (
-        "scheduler",
+        "lifecycle",
         "self._pool.retain(reuse.block_ids)",
         "pass",
     ),
     "oldest preempted first": (
         "scheduler",
-        "victim = max(self._running.values(), key=_arrival)",
-        "victim = min(self._running.values(), key=_arrival)",
+        "victim = max(self._running.values(), key=_rank)",
+        "victim = min(self._running.values(), key=_rank)",
     ),
     "released block handed out while held": (
         "block_pool",

@@ -81,7 +81,7 @@ def test_block_is_found_while_free_and_no_more_once_handed_out() -> None:
     assert cache.match(sequence_of(1, 2, 3, 4, 5)) == table
     pool.try_allocate(1)
     assert cache.match(sequence_of(1, 2, 3, 4, 5)) == table[:1], "the tail goes first"
-    assert cache.num_evictions == 1
+    assert cache.counters.num_evictions == 1
     cache.check()
 
 

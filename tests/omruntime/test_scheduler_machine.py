@@ -290,9 +290,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         plan = self.scheduler.schedule()
         assert plan is not None, "idle although requests are live"
         self.scheduler.check()
-        preempted = [s.arrival for s in running if s.status is SequenceStatus.WAITING]
-        kept = [s.arrival for s in running if s.status is SequenceStatus.RUNNING]
-        assert min(preempted, default=1) > max(kept, default=0) or not preempted
+        preempted = [s.rank for s in running if s.status is SequenceStatus.WAITING]
+        kept = [s.rank for s in running if s.status is SequenceStatus.RUNNING]
+        assert not preempted or not kept or min(preempted) > max(kept)
         num_tokens = max(row.num_tokens for row in plan.rows)
         past_blocks = -(-max(row.start for row in plan.rows) // self.kv.block_size)
         assert plan.bucket.covers(len(plan.rows), num_tokens, past_blocks)

@@ -1,0 +1,67 @@
+"""Warm-up: run every bucket before the first request, and measure what a run takes.
+
+Owns the order of runs and what counts as a measurement. How a bucket is run on padding is
+`executor.py`'s business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from omruntime.buckets import Bucket, Phase
+from omruntime.cost_table import CostTable
+
+Progress = Callable[[int, int, Bucket], None]
+"""Called before each bucket with its number from 0, their count, and the bucket."""
+
+# Changes between two buckets that a switch cost is the mean of.
+_NUM_SWITCHES = 6
+# A dearer change than this share of a run is a property of the device; less is noise.
+_LEAST_SWITCH_SHARE = 0.05
+
+
+def warm_up(
+    time_run: Callable[[Bucket], float],
+    buckets: Sequence[Bucket],
+    costs: CostTable,
+    progress: Progress,
+) -> bool:
+    """Run every bucket once, and those that the table does not know twice.
+
+    The first run pays for memory that nobody has touched yet, so the faster one counts.
+
+    Args:
+        time_run: Runs a bucket on padding and returns its seconds, the device being idle
+            before and after.
+
+    Returns:
+        Whether anything was measured.
+    """
+    num_measured = 0
+    for number, bucket in enumerate(buckets):
+        progress(number, len(buckets), bucket)
+        seconds = time_run(bucket)
+        if not costs.is_measured(bucket):
+            costs.measure(bucket, min(seconds, time_run(bucket)))
+            num_measured += 1
+    if num_measured:
+        costs.switch_s = _switch_seconds(time_run, buckets, costs)
+    return num_measured > 0
+
+
+def _switch_seconds(
+    time_run: Callable[[Bucket], float], buckets: Sequence[Bucket], costs: CostTable
+) -> float:
+    """What a run takes longer after one of another bucket, by the two cheapest decode buckets."""
+    decode = [b for b in buckets if b.phase is Phase.DECODE]
+    pair = sorted(decode, key=costs.seconds)[:2]
+    if len(pair) < 2:
+        return 0.0
+    alone = 0.0
+    for bucket in pair:
+        time_run(bucket)
+        alone += min(time_run(bucket) for _ in range(_NUM_SWITCHES // 2))
+    rounds = [[time_run(b) for b in pair] for _ in range(_NUM_SWITCHES // 2)]
+    alternating = sum(min(seconds) for seconds in zip(*rounds, strict=True))
+    extra = (alternating - alone) / 2
+    return extra if extra > _LEAST_SWITCH_SHARE * alone / 2 else 0.0
