@@ -65,6 +65,10 @@ class LogitsEditor:
         """Forget what is kept about finished sequences."""
         self._histories.drop_finished()
 
+    def forget_all(self) -> None:
+        """Forget what is kept about all sequences; it is made anew when it is asked for."""
+        self._histories = TokenHistories()
+
     def _ban(self, row: Row, sequence: Sequence) -> None:
         params = sequence.params
         if params.allowed_token_ids:

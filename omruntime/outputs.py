@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from omruntime.prefix_cache import PrefixCacheCounters
 from omruntime.sequence import FinishReason
 from omruntime.step import TokenLogprobs
 
@@ -30,7 +31,7 @@ class TokenDelta:
     Attributes:
         logprobs: One for each token when the request asked, else empty.
         finish_reason: Set on the last delta, which may carry no token.
-        error: Why, when `finish_reason` is ERROR.
+        error: Why, when `finish_reason` is ERROR, or ABORT because of a timeout or deadline.
         num_cached_tokens: Prompt tokens taken from the prefix cache.
         timings: On the last delta.
     """
@@ -68,3 +69,16 @@ class EngineLoad:
     def idle(num_total_blocks: int) -> EngineLoad:
         """The load of an engine that has done nothing yet."""
         return EngineLoad(0, 0, 0, 0, 0, num_total_blocks, 0, 0, {})
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCounters:
+    """What has happened since start, for metrics.
+
+    Attributes:
+        num_quarantined: Requests that ended because the engine found its state inconsistent.
+    """
+
+    num_steps: int
+    num_quarantined: int
+    prefix_cache: PrefixCacheCounters

@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 from omruntime.draw import draw_token
 from omruntime.logits import LogitsEditor, Row
+from omruntime.manifest import SamplingDefaults
+from omruntime.sampling_params import SamplingParams
 from omruntime.seeds import uniform
-from omruntime.sequence import Sequence
+from omruntime.sequence import Request, Sequence
 from omruntime.step import SampledToken, SamplingFailure, TokenLogprobs
 
 
@@ -26,6 +28,19 @@ class Sampler:
     def __init__(self, vocab_size: int, eos_token_ids: Iterable[int]) -> None:
         self._vocab_size = vocab_size
         self._editor = LogitsEditor(eos_token_ids)
+
+    def warm_up(self) -> None:
+        """Go every way once, so that no request pays for first calls."""
+        row = np.zeros((1, self._vocab_size), np.float32)
+        ways = (
+            SamplingParams(temperature=0.0, logprobs=1),
+            SamplingParams(temperature=1.0, top_k=2, top_p=0.9, min_p=0.1, seed=0),
+            SamplingParams(temperature=1.0, seed=0, repetition_penalty=1.1, presence_penalty=1.0),
+        )
+        for params in ways:
+            resolved = params.resolve(SamplingDefaults())
+            self.sample(row, [Sequence.of(Request("warm-up", (0,), resolved), 0)])
+        self._editor.forget_all()
 
     def sample(
         self, logits: NDArray[Any], sequences: Rows[Sequence]

@@ -18,6 +18,7 @@ from omruntime.errors import BundleError, DeviceError, PromptTooLongError
 from omruntime.manifest import ProgramSpec
 from omruntime.outputs import TokenDelta
 from omruntime.sampling_params import SamplingParams
+from omruntime.scheduling import Scheduling
 from omruntime.sequence import FinishReason, Request
 from omruntime.settings import EngineSettings
 from omruntime.token_stream import merge
@@ -187,18 +188,24 @@ class FailingDevice(CpuDevice):
 
 
 def test_a_failed_step_ends_its_requests_alone(toy_bundle: Path) -> None:
-    # Runs 1 to 3 prefill the first, 4 decodes it, 5 is the second one's first chunk.
     first, second = (3,) * 40, (5,) * 40
-    with open_engine(toy_bundle, FailingDevice({5}), max_chunk_tokens=16) as engine:
+    device = FailingDevice(set())
+    with open_engine(toy_bundle, device, max_chunk_tokens=16) as engine:
         engine.add(Request("first", first, GREEDY))
-        engine.add(Request("second", second, GREEDY))
+        for _ in range(8):
+            engine.step()
+        device.failing_runs = {device.num_runs + 1}
+        # In a hurry, so that the next step is its first chunk.
+        hurry = Scheduling(ttft_target_s=1e-9)
+        engine.add(Request("second", second, GREEDY, scheduling=hurry))
         answers = run_to_end(engine)
         assert engine.take_device_error() == "a step failed: the driver said 507011"
         assert engine.take_device_error() is None
     failed = answers["second"]
     assert failed.finish_reason is FinishReason.ERROR
     assert "507011" in failed.error
-    assert answers["first"].token_ids == toy_answer(first, 20)
+    assert toy_answer(first, 20)[-len(answers["first"].token_ids) :] == answers["first"].token_ids
+    assert answers["first"].finish_reason is FinishReason.LENGTH
 
 
 def test_after_a_failed_step_the_prefix_cache_gives_nothing_wrong(toy_bundle: Path) -> None:
