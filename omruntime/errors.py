@@ -11,6 +11,7 @@ stands in `server/status.py`.
     │   └── ParityError                the graph's numbers differ from the checkpoint's
     ├── AtcError                       the ATC compiler failed
     ├── RequestError                   the caller's fault
+    │   ├── FieldError                 a field of a request body, by its name
     │   ├── PromptTooLongError
     │   ├── UnknownModelError
     │   ├── UnknownRequestError
@@ -56,6 +57,18 @@ class AtcError(OmError):
 
 class RequestError(OmError):
     """The request is wrong and will be wrong again: a bad value in a named field."""
+
+
+class FieldError(RequestError):
+    """A field of a request is wrong, or asks for what is not built in.
+
+    Attributes:
+        param: The field's name on the wire.
+    """
+
+    def __init__(self, param: str, message: str) -> None:
+        super().__init__(message)
+        self.param = param
 
 
 class PromptTooLongError(RequestError):

@@ -10,8 +10,8 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from server.grpc_server import start_grpc_server
 from server.lifecycle import Lifecycle
 from server.loading import start_engine, stop_engine
 from server.logs import set_up_logging
-from server.seams import EngineLike, TextGeneratorLike
+from server.seams import EngineLike, FrontEnd, TextGeneratorLike
 from server.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -35,6 +35,10 @@ LAST_EVENTS_S = 2.0
 LAST_STATUS_S = 0.5
 
 
+StartHttp = Callable[[Settings, Lifecycle, str], Awaitable[FrontEnd]]
+"""Opens the HTTP port for a served name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """What the process is made of; tests put fakes here.
@@ -42,10 +46,12 @@ class Parts:
     Attributes:
         open_engine: Settles manifest and limits; quick.
         open_generator: Opens the text layer over an engine that is not loaded yet.
+        start_http: None without a gateway.
     """
 
     open_engine: Callable[[Path, EngineSettings], EngineLike]
     open_generator: Callable[[Path, EngineLike], TextGeneratorLike]
+    start_http: StartHttp | None = None
 
 
 class StopSignals:
@@ -77,8 +83,7 @@ async def serve(settings: Settings, parts: Parts) -> bool:
     stop = StopSignals()
     engine = parts.open_engine(settings.bundle, settings.engine)
     lifecycle = Lifecycle()
-    server, port = await start_grpc_server(settings, lifecycle, engine)
-    try:
+    async with _listening(settings, parts, lifecycle, engine) as port:
         _announce_port(settings, port)
         generator = parts.open_generator(settings.bundle, engine)
         _watch_device(engine, lifecycle)
@@ -89,8 +94,25 @@ async def serve(settings: Settings, parts: Parts) -> bool:
         logger.info("serving address=%s", settings.address(port))
         await stop.first.wait()
         return await _drain(settings.drain_timeout_s, lifecycle, engine, stop.second)
+
+
+@asynccontextmanager
+async def _listening(
+    settings: Settings, parts: Parts, lifecycle: Lifecycle, engine: EngineLike
+) -> AsyncIterator[int]:
+    """Open all ports and close them at the end; gives the gRPC port."""
+    server, port = await start_grpc_server(settings, lifecycle, engine)
+    http: FrontEnd | None = None
+    try:
+        if parts.start_http is not None:
+            model = settings.served_model_name or engine.manifest.model.name
+            http = await parts.start_http(settings, lifecycle, model)
+            logger.info("listening url=http://%s", settings.address(http.port))
+        yield port
     finally:
-        # The grace is for RPCs that are sending their status, and ends with the last of them.
+        # The grace is for requests that are sending their last words, and ends with those.
+        if http is not None:
+            await http.stop(LAST_STATUS_S)
         await server.stop(grace=LAST_STATUS_S)
         _remove_port_file(settings)
 

@@ -12,6 +12,10 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from server.app import StartHttp
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,7 +51,21 @@ def _run(argv: Sequence[str]) -> int:
     from server.app import Parts, run_server
     from server.generate import TextGenerator
 
-    return run_server(settings, Parts(AsyncEngine.open, TextGenerator.open))
+    start_http = None if settings.http_port is None else _http_gateway()
+    return run_server(settings, Parts(AsyncEngine.open, TextGenerator.open, start_http))
+
+
+def _http_gateway() -> StartHttp:
+    from omruntime.errors import ConfigError
+
+    try:
+        from server.http.serve import start_http_server
+    except ImportError as error:
+        raise ConfigError(
+            f"--http-port needs the HTTP gateway's libraries ({error}); install them with: "
+            f"pip install 'omserve[http]'"
+        ) from error
+    return start_http_server
 
 
 def _doctor(argv: Sequence[str]) -> int:

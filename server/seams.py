@@ -82,3 +82,16 @@ class EngineLike(TokenEngine, Protocol):
 
     def stop(self) -> None:
         """Abort what is live, each with a last delta, and release the device."""
+
+
+class FrontEnd(Protocol):
+    """A listening port beside gRPC.
+
+    Attributes:
+        port: The port that is listened on.
+    """
+
+    port: int
+
+    async def stop(self, grace_s: float) -> None:
+        """Close the port; open connections get `grace_s` seconds to finish."""

@@ -67,6 +67,10 @@ class Settings:
     grpc_port: int = field(
         default=50051, metadata=_help("gRPC port; 0: any free one, see --port-file.")
     )
+    http_port: int | None = field(
+        default=None,
+        metadata=_help("Port of the OpenAI HTTP gateway; 0: any free one; unset: no gateway."),
+    )
     port_file: Path | None = field(
         default=None, metadata=_help("File to write the gRPC port to, once it is open.")
     )
@@ -99,6 +103,8 @@ class Settings:
             ConfigError: A value is out of range; the message names the setting.
         """
         _require_between("grpc_port", self.grpc_port, 0, 65535)
+        if self.http_port is not None:
+            _require_between("http_port", self.http_port, 0, 65535)
         _require_between("max_message_mib", self.max_message_mib, 1, _MAX_MESSAGE_MIB)
         _require_between("drain_timeout_s", self.drain_timeout_s, 0, math.inf)
         _require_between("slow_reader_timeout_s", self.slow_reader_timeout_s, 0, math.inf)

@@ -1,0 +1,47 @@
+"""The HTTP application: all routes, and one translation of errors for them."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from omruntime.errors import OmError
+from server.control_service import omserve_version
+from server.http.body_limit import BodyLimit
+from server.http.chat import chat_routes
+from server.http.completions import completion_routes
+from server.http.errors import (
+    answer_http_error,
+    answer_invalid_body,
+    answer_om_error,
+    answer_unexpected,
+)
+from server.http.gateway import ClientGoneError, Gateway
+from server.http.models import model_routes
+from server.http.operations import operation_routes
+
+
+def build_http_app(gateway: Gateway, max_body_bytes: int) -> FastAPI:
+    """Everything that answers over HTTP.
+
+    Args:
+        gateway: What the routes share.
+        max_body_bytes: Larger bodies are refused before they are read.
+    """
+    app = FastAPI(title="omserve", version=omserve_version(), docs_url=None, redoc_url=None)
+    for routes in (chat_routes, completion_routes, model_routes, operation_routes):
+        app.include_router(routes(gateway))
+    app.add_exception_handler(OmError, answer_om_error)
+    app.add_exception_handler(RequestValidationError, answer_invalid_body)
+    app.add_exception_handler(HTTPException, answer_http_error)
+    app.add_exception_handler(ClientGoneError, _answer_nobody)
+    app.add_exception_handler(Exception, answer_unexpected)
+    app.add_middleware(BodyLimit, max_bytes=max_body_bytes)
+    return app
+
+
+async def _answer_nobody(_request: Request, _error: Exception) -> Response:
+    """End a request whose client has gone; nginx's code for it, which only logs see."""
+    return Response(status_code=499)

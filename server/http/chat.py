@@ -1,0 +1,102 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from server.answers import join_deltas
+from server.http.answers import chat_logprobs, finish_reason_of, usage_of
+from server.http.events import event_stream
+from server.http.gateway import Gateway, request_id_of, unless_gone
+from server.http.schema import ChatBody
+from server.http.wishes import messages_of, params_of_chat
+from server.text import TextDelta, TextRequest, Usage
+
+
+def chat_routes(gateway: Gateway) -> APIRouter:
+    """The route of chat completions."""
+    router = APIRouter(tags=["OpenAI"])
+
+    @router.post("/v1/chat/completions")
+    async def chat_completions(body: ChatBody, http: Request) -> Response:
+        """Continue a conversation, whole or as server-sent events."""
+        gateway.require(body.model)
+        request = TextRequest(
+            request_id=request_id_of(http, "chatcmpl"),
+            params=params_of_chat(body),
+            messages=messages_of(body),
+            template_arguments=body.chat_template_kwargs,
+            cache_salt=body.cache_salt or "",
+        )
+        if body.stream:
+            wants_usage = body.stream_options is not None and body.stream_options.include_usage
+            return await event_stream(_chunks(gateway, request, wants_usage))
+        return JSONResponse(await unless_gone(http, _whole(gateway, request)))
+
+    return router
+
+
+async def _whole(gateway: Gateway, request: TextRequest) -> dict[str, object]:
+    async with gateway.deltas(request) as deltas:
+        answers = join_deltas([delta async for delta in deltas])
+    choices = [
+        {
+            "index": answer.index,
+            "message": {"role": "assistant", "content": answer.text, "refusal": None},
+            "logprobs": await chat_logprobs(answer, gateway.token_text),
+            "finish_reason": finish_reason_of(answer),
+        }
+        for answer in answers
+    ]
+    usages = [answer.usage for answer in answers if answer.usage is not None]
+    frame = _frame(gateway, request, "chat.completion")
+    return frame | {"choices": choices, "usage": usage_of(usages)}
+
+
+async def _chunks(
+    gateway: Gateway, request: TextRequest, wants_usage: bool
+) -> AsyncGenerator[Mapping[str, object], None]:
+    """For each answer its role first, then text, then the reason why it ended, alone."""
+    frame = _frame(gateway, request, "chat.completion.chunk")
+    if wants_usage:
+        frame["usage"] = None
+    started: set[int] = set()
+    usages: list[Usage] = []
+    async with gateway.deltas(request) as deltas:
+        async for delta in deltas:
+            if delta.index not in started:
+                started.add(delta.index)
+                yield frame | _choice(delta.index, {"role": "assistant", "content": ""})
+            reason = finish_reason_of(delta)
+            if delta.text or delta.logprobs:
+                logprobs = await chat_logprobs(delta, gateway.token_text)
+                yield frame | _choice(delta.index, {"content": delta.text}, logprobs)
+            if reason is not None:
+                yield frame | _choice(delta.index, {}, None, reason)
+            _collect(usages, delta)
+    if wants_usage:
+        yield frame | {"choices": [], "usage": usage_of(usages)}
+
+
+def _collect(usages: list[Usage], delta: TextDelta) -> None:
+    if delta.usage is not None:
+        usages.append(delta.usage)
+
+
+def _frame(gateway: Gateway, request: TextRequest, kind: str) -> dict[str, object]:
+    return {
+        "id": request.request_id,
+        "object": kind,
+        "created": gateway.now(),
+        "model": gateway.model,
+    }
+
+
+def _choice(
+    index: int, delta: dict[str, str], logprobs: object = None, reason: str | None = None
+) -> dict[str, object]:
+    choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+    return {"choices": [choice]}

@@ -1,0 +1,137 @@
+"""POST /v1/completions: plain text, several prompts at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import AsyncExitStack
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from server.answers import join_deltas
+from server.http.answers import completion_logprobs, finish_reason_of, usage_of
+from server.http.events import event_stream
+from server.http.gateway import Gateway, request_id_of, unless_gone
+from server.http.schema import CompletionBody
+from server.http.wishes import params_of_completion, prompts_of
+from server.text import TextDelta, TextRequest, Usage
+
+
+def completion_routes(gateway: Gateway) -> APIRouter:
+    """The route of plain completions."""
+    router = APIRouter(tags=["OpenAI"])
+
+    @router.post("/v1/completions")
+    async def completions(body: CompletionBody, http: Request) -> Response:
+        """Continue texts, whole or as server-sent events."""
+        gateway.require(body.model)
+        call = _Call(gateway, request_id_of(http, "cmpl"), body)
+        if body.stream:
+            return await event_stream(call.chunks())
+        return JSONResponse(await unless_gone(http, call.whole()))
+
+    return router
+
+
+class _Call:
+    """One call: a request for each prompt, and choices numbered through all of them."""
+
+    def __init__(self, gateway: Gateway, call_id: str, body: CompletionBody) -> None:
+        self._gateway = gateway
+        self._body = body
+        self._params = params_of_completion(body)
+        self._prompts = prompts_of(body)
+        self._requests = [
+            TextRequest(
+                request_id=call_id if len(self._prompts) == 1 else f"{call_id}-{number}",
+                params=self._params,
+                text=prompt if isinstance(prompt, str) else None,
+                token_ids=None if isinstance(prompt, str) else prompt,
+                cache_salt=body.cache_salt or "",
+            )
+            for number, prompt in enumerate(self._prompts)
+        ]
+        self._frame: dict[str, object] = {
+            "id": call_id,
+            "object": "text_completion",
+            "created": gateway.now(),
+            "model": gateway.model,
+        }
+
+    async def whole(self) -> dict[str, object]:
+        """The whole reply."""
+        answers = await asyncio.gather(*map(self._answers, self._requests))
+        choices = [
+            await self._choice(number, answer, await self._echo(number))
+            for number, group in enumerate(answers)
+            for answer in group
+        ]
+        usages = [a.usage for group in answers for a in group if a.usage is not None]
+        usage = usage_of(usages, len(self._prompts))
+        return self._frame | {"choices": choices, "usage": usage}
+
+    async def chunks(self) -> AsyncGenerator[Mapping[str, object], None]:
+        """The reply piece by piece."""
+        options = self._body.stream_options
+        wants_usage = options is not None and options.include_usage
+        frame = self._frame | ({"usage": None} if wants_usage else {})
+        usages: dict[int, list[Usage]] = {}
+        lengths: dict[tuple[int, int], int] = {}
+        async for number, delta in self._merged():
+            place = (number, delta.index)
+            prefix = await self._echo(number) if place not in lengths else ""
+            offset = lengths.get(place, 0)
+            lengths[place] = offset + len(prefix) + len(delta.text)
+            if prefix or delta.text or delta.logprobs or delta.finish_reason is not None:
+                yield frame | {"choices": [await self._choice(number, delta, prefix, offset)]}
+            if delta.usage is not None:
+                usages.setdefault(number, []).append(delta.usage)
+        if wants_usage:
+            found = [usage for number in sorted(usages) for usage in usages[number]]
+            yield frame | {"choices": [], "usage": usage_of(found, len(self._prompts))}
+
+    async def _answers(self, request: TextRequest) -> tuple[TextDelta, ...]:
+        async with self._gateway.deltas(request) as deltas:
+            return join_deltas([delta async for delta in deltas])
+
+    async def _merged(self) -> AsyncIterator[tuple[int, TextDelta]]:
+        """The deltas of all prompts as they come."""
+        async with AsyncExitStack() as stack:
+            streams = [
+                await stack.enter_async_context(self._gateway.deltas(request))
+                for request in self._requests
+            ]
+            waiting = {asyncio.ensure_future(anext(s)): i for i, s in enumerate(streams)}
+            try:
+                while waiting:
+                    done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                    for task in [task for task in waiting if task in done]:
+                        number = waiting.pop(task)
+                        if isinstance(task.exception(), StopAsyncIteration):
+                            continue
+                        waiting[asyncio.ensure_future(anext(streams[number]))] = number
+                        yield number, task.result()
+            finally:
+                for task in waiting:
+                    task.cancel()
+                await asyncio.gather(*waiting, return_exceptions=True)
+
+    async def _echo(self, number: int) -> str:
+        if not self._body.echo:
+            return ""
+        prompt = self._prompts[number]
+        if isinstance(prompt, str):
+            return prompt
+        return await self._gateway.lifecycle.require_loaded().detokenize(prompt, False)
+
+    async def _choice(
+        self, number: int, delta: TextDelta, prefix: str, offset: int = 0
+    ) -> dict[str, object]:
+        first = offset + len(prefix)
+        return {
+            "index": number * self._params.n + delta.index,
+            "text": prefix + delta.text,
+            "logprobs": await completion_logprobs(delta, first, self._gateway.token_text),
+            "finish_reason": finish_reason_of(delta),
+        }

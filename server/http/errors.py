@@ -1,0 +1,88 @@
+"""What an error looks like over HTTP: status code, headers and OpenAI's error body.
+
+Which status an error class has is `server/status.py`'s.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from omruntime.errors import (
+    FieldError,
+    NotReadyError,
+    OmError,
+    OverloadedError,
+    UnknownModelError,
+)
+from server.status import status_of
+
+logger = logging.getLogger(__name__)
+
+# Clients that retry at once would only be refused again; a decode step is far shorter.
+RETRY_AFTER_S = 1
+_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_CODES = {413: "request_too_large", 429: "rate_limit_exceeded", 503: "service_unavailable"}
+
+
+def error_body(
+    status: int, message: str, param: str | None = None, code: str | None = None
+) -> dict[str, object]:
+    """OpenAI's error object for an HTTP status."""
+    kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+    code = code or _CODES.get(status)
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def body_of(error: OmError) -> tuple[int, dict[str, object]]:
+    """Status and body of one of our errors."""
+    status = status_of(error).http_status
+    param = error.param if isinstance(error, FieldError) else None
+    code = "model_not_found" if isinstance(error, UnknownModelError) else None
+    return status, error_body(status, str(error), param, code)
+
+
+async def answer_om_error(_request: Request, error: Exception) -> JSONResponse:
+    """Answer a request that one of our errors ended before its first byte."""
+    assert isinstance(error, OmError)
+    status, body = body_of(error)
+    retry = isinstance(error, OverloadedError | NotReadyError) or status == 503
+    return JSONResponse(body, status, {"Retry-After": str(RETRY_AFTER_S)} if retry else None)
+
+
+async def answer_invalid_body(_request: Request, error: Exception) -> JSONResponse:
+    """Answer a body that is no JSON or has a field of the wrong type."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    place = [str(part) for part in first["loc"] if part != "body"]
+    if first["type"] == "json_invalid":
+        message = f"the body is not JSON: {first.get('ctx', {}).get('error', first['msg'])}"
+        return JSONResponse(error_body(400, message), 400)
+    given = repr(first.get("input"))
+    message = f"{'.'.join(place) or 'body'}: {first['msg']}; got {given[:200]}"
+    return JSONResponse(error_body(400, message, place[0] if place else None), 400)
+
+
+async def answer_http_error(request: Request, error: Exception) -> JSONResponse:
+    """Answer an unknown path or a wrong method."""
+    assert isinstance(error, HTTPException)
+    message = f"{request.method} {request.url.path}: {error.detail}"
+    return JSONResponse(error_body(error.status_code, message), error.status_code, error.headers)
+
+
+async def answer_unexpected(request: Request, error: Exception) -> JSONResponse:
+    """Answer a defect of ours; the log has its details under the id."""
+    error_id = secrets.token_hex(8)
+    logger.error(
+        "HTTP request failed unexpectedly path=%s error_id=%s",
+        request.url.path,
+        error_id,
+        exc_info=error,
+    )
+    message = f"internal error {error_id}; the server's log has the details under this id"
+    return JSONResponse(error_body(500, message), 500)

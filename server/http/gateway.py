@@ -1,0 +1,108 @@
+"""Gateway: what the routes share of the server, and the life of one request over HTTP.
+
+A client that goes away aborts its request, whichever kind of answer it waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from contextlib import aclosing, asynccontextmanager
+from typing import TypeVar
+
+from fastapi import Request
+
+from server.answers import terminated_deltas
+from server.grpc_service import require_served_model
+from server.lifecycle import Lifecycle
+from server.logs import request_id_var
+from server.seams import TextGeneratorLike
+from server.text import TextDelta, TextRequest
+
+Result = TypeVar("Result")
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+
+
+class ClientGoneError(Exception):
+    """The client closed the connection; there is nobody to answer."""
+
+
+class Gateway:
+    """One served model over HTTP; used from one event loop."""
+
+    def __init__(self, lifecycle: Lifecycle, model: str) -> None:
+        """Answer for one model; `model` is the served name."""
+        self.lifecycle = lifecycle
+        self.model = model
+        self.created = int(time.time())
+        self._token_texts: dict[int, str] = {}
+
+    def now(self) -> int:
+        """Seconds since 1970, as OpenAI's bodies have them."""
+        return int(time.time())
+
+    def require(self, model: str | None) -> TextGeneratorLike:
+        """The text generator for a new request.
+
+        Raises:
+            UnknownModelError: Another model than the served one was named.
+            NotReadyError, ShuttingDownError: No request is taken now.
+        """
+        if model is not None:
+            require_served_model(model, self.model)
+        return self.lifecycle.require_serving()
+
+    async def token_text(self, token_id: int) -> str:
+        """The text of one token by itself; bytes that form no character are U+FFFD."""
+        text = self._token_texts.get(token_id)
+        if text is None:
+            text = await self.lifecycle.require_loaded().detokenize((token_id,), False)
+            self._token_texts[token_id] = text
+        return text
+
+    @asynccontextmanager
+    async def deltas(self, request: TextRequest) -> AsyncIterator[AsyncGenerator[TextDelta, None]]:
+        """The request's deltas, counted as running; leaving early aborts it."""
+        generator = self.lifecycle.require_serving()
+        request_id_var.set(request.request_id)
+        with self.lifecycle.running():
+            async with aclosing(terminated_deltas(generator, request)) as deltas:
+                yield deltas
+
+
+def request_id_of(request: Request, prefix: str) -> str:
+    """The id of a request: the client's own from X-Request-Id when it can be one.
+
+    A header that no id can be made of is dropped, since proxies set what they like.
+    """
+    given = request.headers.get("x-request-id", "")
+    return f"{prefix}-{given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex}"
+
+
+async def unless_gone(request: Request, work: Awaitable[Result]) -> Result:
+    """The result of `work`, which is cancelled when the client goes away.
+
+    Raises:
+        ClientGoneError: It went away.
+    """
+    task = asyncio.ensure_future(work)
+    watch = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait((task, watch), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientGoneError
+    finally:
+        watch.cancel()
+        task.cancel()
+        await asyncio.gather(task, watch, return_exceptions=True)
+
+
+async def _gone(request: Request) -> None:
+    """Return when the client has closed the connection; the body has been read before."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

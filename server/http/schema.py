@@ -1,0 +1,140 @@
+"""The request bodies of OpenAI's routes: names, types and what else is done with unknown fields.
+
+Ranges are checked by `SamplingParams`. Three kinds of fields exist beside those that are built
+in: harmless ones, accepted and without effect; known ones that would change the answer, refused
+by name; unknown ones, accepted and logged once, since clients send extras of their own.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, ClassVar
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    model_validator,
+)
+
+from omruntime.errors import FieldError
+
+logger = logging.getLogger(__name__)
+
+Number = StrictFloat
+
+HARMLESS = frozenset(
+    {
+        "metadata",
+        "parallel_tool_calls",
+        "prompt_cache_key",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "user",
+    }
+)
+# A value that asks for nothing special is taken: it is what would happen anyway.
+_NOT_BUILT_IN: dict[str, tuple[Any, ...]] = {
+    "audio": (None,),
+    "best_of": (None, 1),
+    "chat_template": (None,),
+    "function_call": (None, "none"),
+    "functions": (None, []),
+    "modalities": (None, ["text"]),
+    "prediction": (None,),
+    "reasoning_effort": (None,),
+    "response_format": (None, {"type": "text"}),
+    "suffix": (None, ""),
+    "tool_choice": (None, "none"),
+    "tools": (None, []),
+    "verbosity": (None, "medium"),
+    "web_search_options": (None,),
+}
+_logged: set[str] = set()
+
+
+class StreamOptions(BaseModel):
+    """How a stream is written."""
+
+    include_usage: StrictBool = False
+
+
+class GenerationBody(BaseModel):
+    """What chat and plain completions have in common."""
+
+    model_config = ConfigDict(extra="allow")
+    _takes_nothing: ClassVar[frozenset[str]] = frozenset()
+
+    model: StrictStr | None = Field(None, description="The served name; left out: that one.")
+    max_tokens: StrictInt | None = None
+    temperature: Number | None = None
+    top_p: Number | None = None
+    n: StrictInt | None = None
+    stream: StrictBool | None = None
+    stream_options: StreamOptions | None = None
+    stop: StrictStr | list[StrictStr] | None = None
+    seed: StrictInt | None = None
+    presence_penalty: Number | None = None
+    frequency_penalty: Number | None = None
+    logit_bias: dict[str, Number] | None = None
+    # Beyond OpenAI's, by the names that vLLM's clients send.
+    top_k: StrictInt | None = None
+    min_p: Number | None = None
+    repetition_penalty: Number | None = None
+    min_tokens: StrictInt | None = None
+    stop_token_ids: list[StrictInt] | None = None
+    ignore_eos: StrictBool | None = None
+    skip_special_tokens: StrictBool | None = None
+    include_stop_str_in_output: StrictBool | None = None
+    cache_salt: StrictStr | None = None
+
+    @model_validator(mode="after")
+    def _sort_out_extras(self) -> GenerationBody:
+        for name, value in (self.model_extra or {}).items():
+            if name in _NOT_BUILT_IN and value not in _NOT_BUILT_IN[name]:
+                raise FieldError(name, f"{name} is not built in; leave it out")
+            if name not in HARMLESS and name not in _NOT_BUILT_IN and name not in _logged:
+                _logged.add(name)
+                logger.warning("unknown request field has no effect field=%r", name[:64])
+        if self.stream_options is not None and not self.stream:
+            raise FieldError("stream_options", "stream_options is set without stream; set stream")
+        return self
+
+
+class TextPart(BaseModel):
+    """A part of a message's content."""
+
+    model_config = ConfigDict(extra="allow")
+    type: StrictStr
+    text: StrictStr | None = None
+
+
+class Message(BaseModel):
+    """One turn of a conversation."""
+
+    model_config = ConfigDict(extra="allow")
+    role: StrictStr
+    content: StrictStr | list[TextPart] | None = None
+
+
+class ChatBody(GenerationBody):
+    """POST /v1/chat/completions."""
+
+    messages: list[Message]
+    max_completion_tokens: StrictInt | None = None
+    logprobs: StrictBool | None = None
+    top_logprobs: StrictInt | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class CompletionBody(GenerationBody):
+    """POST /v1/completions."""
+
+    prompt: StrictStr | list[StrictStr] | list[StrictInt] | list[list[StrictInt]]
+    logprobs: StrictInt | None = None
+    echo: StrictBool | None = None

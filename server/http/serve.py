@@ -1,0 +1,91 @@
+"""The HTTP port: a uvicorn server inside the running event loop.
+
+The socket opens before the bundle is loaded, like the gRPC port, so that probes get an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import uvicorn
+
+from omruntime.errors import ConfigError
+from server.http.app import build_http_app
+from server.http.gateway import Gateway
+from server.lifecycle import Lifecycle
+from server.settings import MIB, Settings, bare_host
+
+# Idle connections of clients are kept so long; longer than common pools wait between requests.
+KEEP_ALIVE_S = 75
+
+
+class _Server(uvicorn.Server):
+    """Leaves the signals to the process that it runs in."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Install no handlers."""
+        yield
+
+
+@dataclass(slots=True)
+class HttpServer:
+    """A running server.
+
+    Attributes:
+        port: The port that is listened on.
+    """
+
+    port: int
+    _server: _Server
+    _task: asyncio.Task[None]
+
+    async def stop(self, grace_s: float) -> None:
+        """Close the port; open connections get `grace_s` seconds to finish."""
+        self._server.should_exit = True
+        done, _ = await asyncio.wait((self._task,), timeout=grace_s)
+        if not done:
+            self._server.force_exit = True
+            await asyncio.wait((self._task,), timeout=grace_s)
+
+
+async def start_http_server(settings: Settings, lifecycle: Lifecycle, model: str) -> HttpServer:
+    """Open the port and answer on it; `model` is the served name.
+
+    Raises:
+        ConfigError: The port cannot be opened.
+    """
+    assert settings.http_port is not None, "the gateway is off"
+    listener = _listen(bare_host(settings.host), settings.http_port)
+    app = build_http_app(Gateway(lifecycle, model), settings.max_message_mib * MIB)
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+    )
+    server = _Server(config)
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    while not server.started and not task.done():
+        await asyncio.sleep(0)
+    if task.done():
+        task.result()
+    return HttpServer(listener.getsockname()[1], server, task)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = found[0]
+        return socket.create_server(address[:2], family=family, backlog=1024)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {host} port {port}: {error}; the port may be taken, or the address "
+            f"is not this machine's; choose another --host or --http-port"
+        ) from error

@@ -1,0 +1,139 @@
+"""Request bodies -> prompts and sampling parameters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from omruntime.errors import FieldError
+from omruntime.sampling_params import SamplingParams
+from server.http.schema import ChatBody, CompletionBody, GenerationBody, Message
+from server.text import ChatMessage
+
+# OpenAI's default for plain completions.
+COMPLETION_MAX_TOKENS = 16
+# Each prompt of a list is a request of its own, so one body could otherwise fill the queue.
+MAX_PROMPTS = 128
+
+_TOKEN_ID = re.compile(r"[0-9]{1,10}")
+_PLAIN = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+    "n",
+    "ignore_eos",
+    "skip_special_tokens",
+)
+_RENAMED = {"min_tokens": "min_new_tokens", "include_stop_str_in_output": "include_stop"}
+
+
+def params_of_chat(body: ChatBody) -> SamplingParams:
+    """What a chat body asks for; the newer name of the length limit wins.
+
+    Raises:
+        RequestError: A value is out of range; the message names it.
+    """
+    newer = body.max_completion_tokens
+    return _params(body, newer if newer is not None else body.max_tokens, _chat_logprobs(body))
+
+
+def params_of_completion(body: CompletionBody) -> SamplingParams:
+    """What a completion body asks for.
+
+    Raises:
+        RequestError: A value is out of range; the message names it.
+    """
+    max_tokens = COMPLETION_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    if body.echo and (body.logprobs is not None or max_tokens == 0):
+        raise FieldError("echo", "logprobs of the prompt are not built in; leave echo out")
+    return _params(body, max_tokens, body.logprobs)
+
+
+def prompts_of(body: CompletionBody) -> list[str | tuple[int, ...]]:
+    """Each prompt as text or token ids.
+
+    Raises:
+        FieldError: None, or too many.
+    """
+    prompt = body.prompt
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
+        raise FieldError("prompt", "prompt is an empty list, wanted at least one prompt")
+    if all(isinstance(item, int) for item in prompt):
+        return [tuple(prompt)]  # type: ignore[arg-type]
+    if len(prompt) > MAX_PROMPTS:
+        raise FieldError(
+            "prompt", f"prompt has {len(prompt)} prompts, wanted at most {MAX_PROMPTS}; split it"
+        )
+    return [p if isinstance(p, str) else tuple(p) for p in prompt]  # type: ignore[arg-type]
+
+
+def messages_of(body: ChatBody) -> tuple[ChatMessage, ...]:
+    """The conversation, each content as one text.
+
+    Raises:
+        FieldError: No messages, one without content, or one with more than text.
+    """
+    if not body.messages:
+        raise FieldError("messages", "messages is empty, wanted at least one")
+    return tuple(_message(number, message) for number, message in enumerate(body.messages))
+
+
+def _message(number: int, message: Message) -> ChatMessage:
+    where = f"messages[{number}]"
+    if (message.model_extra or {}).get("tool_calls") or message.role in ("tool", "function"):
+        raise FieldError("messages", f"{where}: tool calls are not built in")
+    if message.content is None:
+        raise FieldError("messages", f"{where} has no content; set it")
+    if isinstance(message.content, str):
+        return ChatMessage(message.role, message.content)
+    return ChatMessage(message.role, "".join(_texts(where, message)))
+
+
+def _texts(where: str, message: Message) -> Iterator[str]:
+    assert isinstance(message.content, list)
+    for part in message.content:
+        if part.type not in ("text", "input_text") or part.text is None:
+            raise FieldError(
+                "messages", f"{where} has a part of type {part.type[:64]!r}; this model takes text"
+            )
+        yield part.text
+
+
+def _chat_logprobs(body: ChatBody) -> int | None:
+    if body.logprobs:
+        return body.top_logprobs or 0
+    if body.top_logprobs is not None:
+        raise FieldError("top_logprobs", "top_logprobs is set without logprobs; set logprobs")
+    return None
+
+
+def _params(body: GenerationBody, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
+    names = {name: name for name in _PLAIN} | _RENAMED
+    wishes: dict[str, Any] = {
+        ours: value for name, ours in names.items() if (value := getattr(body, name)) is not None
+    }
+    stop = body.stop or ()
+    if body.stop == "":
+        raise FieldError("stop", "stop is an empty string, which would end every answer at once")
+    return SamplingParams(
+        **wishes,
+        max_new_tokens=max_tokens,
+        logprobs=logprobs,
+        stop=(stop,) if isinstance(stop, str) else tuple(stop),
+        stop_token_ids=tuple(body.stop_token_ids or ()),
+        logit_bias={_token_id(key): bias for key, bias in (body.logit_bias or {}).items()},
+    )
+
+
+def _token_id(key: str) -> int:
+    if not _TOKEN_ID.fullmatch(key):
+        raise FieldError("logit_bias", f"logit_bias has the key {key[:64]!r}, wanted a token id")
+    return int(key)

@@ -1,0 +1,130 @@
+"""POST /v1/completions over a socket."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from omruntime.outputs import TokenDelta
+from omruntime.sequence import FinishReason, Request
+from tests.server.http.serving import MODEL_NAME, TOKENIZER, Serving, serving
+from tests.server.scripted_engine import one_by_one
+
+
+def repeats_its_prompt(request: Request) -> list[TokenDelta]:
+    """The prompt once more and an end token, so that each answer shows whose it is."""
+    return one_by_one([*request.prompt_token_ids, 2], FinishReason.STOP)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Serving]:
+    with serving(repeats_its_prompt) as running:
+        yield running
+
+
+def post(server: Serving, **body: Any) -> httpx.Response:
+    return httpx.post(f"{server.url}/v1/completions", json=body, timeout=20)
+
+
+def texts_of(response: httpx.Response) -> dict[int, str]:
+    """The text of each choice, whole or streamed."""
+    if response.headers["content-type"] == "application/json":
+        return {c["index"]: c["text"] for c in response.json()["choices"]}
+    texts: dict[int, str] = {}
+    for block in response.text.removesuffix("data: [DONE]\n\n").split("\n\n")[:-1]:
+        for choice in json.loads(block.removeprefix("data: "))["choices"]:
+            texts[choice["index"]] = texts.get(choice["index"], "") + choice["text"]
+    return texts
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("prompt", "texts"),
+    [
+        ("abc", ["abc"]),
+        (["abc", "xy"], ["abc", "xy"]),
+        (list(TOKENIZER.encode_text("abc")), ["abc"]),
+        ([list(TOKENIZER.encode_text("abc")), list(TOKENIZER.encode_text("xy"))], ["abc", "xy"]),
+    ],
+)
+def test_prompts_of_every_kind(
+    server: Serving, prompt: object, texts: list[str], stream: bool
+) -> None:
+    response = post(server, prompt=prompt, n=2, stream=stream)
+    assert response.status_code == 200
+    assert texts_of(response) == dict(enumerate(t for t in texts for _ in range(2)))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_echo_puts_the_prompt_first(server: Serving, stream: bool) -> None:
+    assert texts_of(post(server, prompt="abc", echo=True, stream=stream)) == {0: "abcabc"}
+
+
+def test_each_prompt_is_counted_once(server: Serving) -> None:
+    usage = post(server, prompt=["abc", "xy"], n=2).json()["usage"]
+    assert usage["prompt_tokens"] == 5
+    assert usage["completion_tokens"] == 2 * 4 + 2 * 3
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "words"),
+    [
+        ({"prompt": []}, "prompt", "empty list"),
+        ({"prompt": ["a"] * 129}, "prompt", "at most 128"),
+        ({"prompt": "a", "suffix": "b"}, "suffix", "not built in"),
+        ({"prompt": "a", "best_of": 3}, "best_of", "not built in"),
+        ({"prompt": "a", "logprobs": 21}, None, "logprobs is 21"),
+        ({"prompt": "a", "logprobs": -1}, None, "logprobs is -1"),
+        ({"prompt": "a", "max_tokens": 0}, None, "max_new_tokens is 0"),
+        ({"prompt": "a", "max_tokens": 0, "echo": True}, "echo", "not built in"),
+        ({"prompt": [1, 9999]}, None, "9999"),
+        ({}, "prompt", "required"),
+    ],
+)
+def test_a_wrong_body_is_refused_by_name(
+    server: Serving, body: dict[str, Any], param: str | None, words: str
+) -> None:
+    response = post(server, **body)
+    error = response.json()["error"]
+    assert response.status_code == 400, error
+    assert error["param"] == param
+    assert words in error["message"]
+
+
+def test_one_refused_prompt_ends_the_call_and_leaves_nothing_behind(server: Serving) -> None:
+    response = post(server, prompt=["a", "b" * 600], stream=True)
+    assert response.status_code == 400
+    server.loop.run(server.lifecycle.wait_idle())
+    assert server.engine.live == set()
+
+
+def test_through_the_client(server: Serving) -> None:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
+        reply = client.completions.create(model=MODEL_NAME, prompt="abc", stop="c")
+        assert reply.choices[0].text == "ab"
+        assert reply.choices[0].finish_reason == "stop"
+        assert client.models.list().data[0].id == MODEL_NAME
+        assert client.models.retrieve(MODEL_NAME).id == MODEL_NAME
+        with pytest.raises(openai.NotFoundError):
+            client.models.retrieve("other")
+
+
+def test_tokens_there_and_back(server: Serving) -> None:
+    reply = httpx.post(f"{server.url}/tokenize", json={"prompt": "abc"}).json()
+    assert reply == {"tokens": list(TOKENIZER.encode_text("abc")), "count": 3}
+    back = httpx.post(f"{server.url}/detokenize", json={"tokens": reply["tokens"]}).json()
+    assert back == {"prompt": "abc"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("GET", "/nowhere", 404), ("GET", "/v1/completions", 405)]
+)
+def test_a_wrong_path_or_method(server: Serving, method: str, path: str, status: int) -> None:
+    response = httpx.request(method, f"{server.url}{path}")
+    assert response.status_code == status
+    assert path in response.json()["error"]["message"]
