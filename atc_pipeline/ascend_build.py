@@ -7,6 +7,7 @@ caller's.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import shutil
@@ -25,6 +26,7 @@ from atc_pipeline.atc.compile import (
 from atc_pipeline.atc.find import AtcTool
 from atc_pipeline.atc.jobs import CompileJob, JobSettings, plan_jobs
 from atc_pipeline.atc.limits import memory_need_bytes, num_runs
+from atc_pipeline.building_folder import is_locked
 from atc_pipeline.cache import DEFAULT_MAX_BYTES, CompileCache, NoCache
 from atc_pipeline.draft import (
     GRAPH_PATH,
@@ -39,6 +41,7 @@ from omruntime.manifest import Manifest
 
 # Source: hicann/ge base/common/util.cc, CheckInputPathValid: the real path of a model must match
 # [\u4e00-\u9fa5A-Za-z0-9./_-]+; how a build of it reads the first range depends on the locale.
+_WORK_PREFIX = "omserve-atc-"
 _ATC_PATH = re.compile(r"[A-Za-z0-9./_-]+")
 
 
@@ -154,11 +157,25 @@ def _work_folder(programs: Path) -> Iterator[Path]:
             f"atc takes paths of letters, digits and ./_- only, and neither {programs.resolve()} "
             f"nor the temporary folder {parent} is one; choose another --output or TMPDIR"
         )
-    with tempfile.TemporaryDirectory(prefix="omserve-atc-", dir=parent) as work:
-        for name in (GRAPH_PATH, GRAPH_WEIGHTS_PATH):
-            source = programs.parent / name
-            _link_or_copy(source, Path(work) / source.name)
-        yield Path(work)
+    _remove_stale(parent)
+    with tempfile.TemporaryDirectory(prefix=_WORK_PREFIX, dir=parent) as work:
+        lock = os.open(work, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for name in (GRAPH_PATH, GRAPH_WEIGHTS_PATH):
+                source = programs.parent / name
+                _link_or_copy(source, Path(work) / source.name)
+            yield Path(work)
+        finally:
+            os.close(lock)
+
+
+def _remove_stale(parent: Path) -> None:
+    """Remove what builds that were killed left in the temporary folder."""
+    for path in parent.glob(f"{_WORK_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if not is_locked(path):
+                shutil.rmtree(path)
 
 
 def _link_or_copy(source: Path, target: Path) -> None:

@@ -141,7 +141,7 @@ def _is_of_kind(folder: Path, kind: FolderKind) -> bool:
 def _remove_stale(output: Path) -> None:
     prefix = f".{output.name}.building-"
     for path in sorted(output.parent.iterdir()):
-        if not path.name.startswith(prefix) or not path.is_dir() or _is_locked(path):
+        if not path.name.startswith(prefix) or not path.is_dir() or is_locked(path):
             continue
         if path.suffix == _ASIDE_SUFFIX and not output.exists():
             path.rename(output)
@@ -149,7 +149,8 @@ def _remove_stale(output: Path) -> None:
             shutil.rmtree(path)
 
 
-def _is_locked(path: Path) -> bool:
+def is_locked(path: Path) -> bool:
+    """Whether a running process holds the folder's lock."""
     lock = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from atc_pipeline.resources import mib
+from atc_pipeline.resources import MIB, mib
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +58,19 @@ class WeightReport:
 
     def describe(self) -> str:
         """One line for the end of a build."""
-        stored = f"weights: {mib(self.stored_bytes)}"
+        stored = f"weights: {_size(self.stored_bytes)}"
         if self.num_oms < 2:
             return f"{stored} in one program"
         duplicate = self.stored_bytes - self.largest_bytes
         if not self.are_files:
             return (
                 f"{stored} in {self.num_oms} programs, each with its own copy, which costs "
-                f"{mib(duplicate)} of device memory more than one copy"
+                f"{_size(duplicate)} of device memory more than one copy"
             )
-        saved = f"saves {mib(self.separate_bytes - self.stored_bytes)} against separate copies"
-        rest = f"; {mib(duplicate)} differ between programs" if duplicate else ""
+        saved = f"saves {_size(self.separate_bytes - self.stored_bytes)} against separate copies"
+        rest = f"; {_size(duplicate)} differ between programs" if duplicate else ""
         return f"{stored} shared by {self.num_oms} programs, which {saved}{rest}"
+
+
+def _size(num_bytes: int) -> str:
+    return mib(num_bytes) if num_bytes >= MIB else f"{num_bytes:,} bytes"

@@ -238,3 +238,13 @@ def test_the_om_names_no_folder_of_this_machine(bundle: Path, tmp_path: Path) ->
     assert "--model=../step.onnx --output=decode" in facts.atc_cmdline
     for name, content in files(bundle).items():
         assert str(bundle.parent).encode() not in content, name
+
+
+def test_what_a_killed_build_left_in_the_temporary_folder_is_removed(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "tmp"
+    (temporary / "omserve-atc-dead" / "decode").mkdir(parents=True)
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    build_simulated(tmp_path / "odd #1" / "out", settings(cache))
+    assert list(temporary.iterdir()) == []
