@@ -317,8 +317,8 @@ def plan_memory(device: Device, manifest: Manifest, bundle: Path, num_blocks: in
     pool = num_blocks * kv_bytes_per_block(manifest.model, manifest.kv)
     items = (
         *device.plan_programs(step_programs(manifest), bundle),
-        MemoryItem("inputs and outputs", sum(io_bytes(manifest))),
-        MemoryItem(KV_POOL, pool),
+        MemoryItem("inputs and outputs", sum(map(device.reserved_bytes, io_bytes(manifest)))),
+        MemoryItem(KV_POOL, device.reserved_bytes(pool)),
     )
     return MemoryBudget(items, manifest.kv.num_blocks is not None)
 

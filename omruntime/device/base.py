@@ -121,6 +121,10 @@ class Device(Protocol):
         """
         ...
 
+    def reserved_bytes(self, nbytes: int) -> int:
+        """What `alloc` takes from the device, rounding included."""
+        ...
+
     def free(self, buffer: DeviceBuffer) -> None:
         """Give back a buffer of `alloc`, once; waits for queued work.
 

@@ -59,6 +59,10 @@ class CpuDevice:
         self._live.add(buffer)
         return buffer
 
+    def reserved_bytes(self, nbytes: int) -> int:
+        """See `Device.reserved_bytes`."""
+        return nbytes
+
     def free(self, buffer: DeviceBuffer) -> None:
         """See `Device.free`."""
         if buffer not in self._live:

@@ -33,6 +33,7 @@ from omruntime.device.ascend.memory import (
     DeviceMemory,
     PinnedBuffer,
     address_of,
+    reserved_bytes,
 )
 from omruntime.device.ascend.memory_plan import plan_programs
 from omruntime.device.ascend.om_check import check_interface
@@ -127,6 +128,10 @@ class AscendDevice:
         """See `Device.alloc`."""
         self.enter()
         return self._memory.alloc(nbytes)
+
+    def reserved_bytes(self, nbytes: int) -> int:
+        """See `Device.reserved_bytes`."""
+        return reserved_bytes(nbytes)
 
     def free(self, buffer: DeviceBuffer) -> None:
         """See `Device.free`; waits for queued work, which `acl.rt.free` would not."""

@@ -44,6 +44,11 @@ def simulated_device(
     )
 
 
+def as_real_device(simulation: Simulation) -> AscendDevice:
+    """A device that takes the simulator for the real driver."""
+    return AscendDevice("ascend:0", 0, AclLibrary(cast("AclModule", simulation.module)), None)
+
+
 @contextmanager
 def opened(name: str, card: SimulatedCard | None = None) -> Iterator[Device]:
     """A device that ends without leaks."""
