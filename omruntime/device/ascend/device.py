@@ -137,7 +137,6 @@ class AscendDevice:
         """See `Device.free`; waits for queued work, which `acl.rt.free` would not."""
         if self._is_queued:
             self.synchronize()
-        self.enter()
         self._memory.free(buffer)
 
     def host_array(self, nbytes: int) -> NDArray[np.uint8]:

@@ -69,7 +69,6 @@ class AscendProgram:
         outputs: Mapping[str, DeviceTensor],
     ) -> None:
         """See `Program.bind`."""
-        self._device.enter()
         self._require_names([t.name for t in self._spec.inputs], inputs)
         self._require_names([t.name for t in self._spec.outputs], outputs)
         dims = bucket_dims(self._spec, self._interface, bucket)

@@ -58,8 +58,6 @@ class SharedWeights:
         for path in files:
             if path not in self._buffers:
                 self._buffers[path] = self._upload(path)
-        # A load reads the addresses at once.
-        self._device.synchronize()
         return {path.name: self._buffers[path] for path in files}
 
     def _upload(self, path: Path) -> AscendBuffer:
@@ -69,6 +67,7 @@ class SharedWeights:
             while part := file.read(_UPLOAD_BYTES):
                 target = DeviceTensor(buffer, offset, (len(part),), "uint8")
                 self._device.copy_in(target, np.frombuffer(part, np.uint8))
+                # Gives the staging memory back; and a load reads the addresses at once.
                 self._device.synchronize()
                 offset += len(part)
         return buffer

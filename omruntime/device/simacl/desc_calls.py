@@ -31,6 +31,7 @@ def destroy_desc(state: State, desc: int) -> None:
 
 def get_desc(state: State, desc: int, model_id: int) -> None:
     """See acl.mdl.get_desc."""
+    state.context()
     found = _find(state, desc)
     found.model = find_model(state, model_id)
     found.om = found.model.om

@@ -60,6 +60,7 @@ def load_from_mem_with_mem(state: State, address: int, size: int, *memory: int) 
 
 def query_size(state: State, path: str) -> tuple[int, int]:
     """See acl.mdl.query_size: work memory, and weights inside of the OM."""
+    state.context()
     om = read_path(path)
     return om.work_bytes, om.weight_bytes
 

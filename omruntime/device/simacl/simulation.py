@@ -42,6 +42,11 @@ class Simulation:
         """Memory taken on each device."""
         return tuple(device.memory.used_bytes for device in self._state.devices)
 
+    @property
+    def pinned_bytes(self) -> int:
+        """Pinned host memory that is allocated."""
+        return sum(block.size for block in self._state.addresses.host.pinned.values())
+
     def fail_next(self, name: str, code: int, text: str = "injected") -> None:
         """Make the next call of a function fail; `run` is the next piece of queued work."""
         self._state.faults[name].append((code, text))
