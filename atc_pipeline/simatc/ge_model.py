@@ -10,6 +10,7 @@ base/common/file_constant_utils (location, offset, length).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
@@ -47,7 +48,7 @@ class GraphSource:
 
 def pack_graphs(source: GraphSource, request: ShapeRequest) -> list[bytes]:
     """The main graph, then a branch for each gear."""
-    data = [_data_op(desc, index) for index, desc in enumerate(source.inputs)]
+    data = [_data_op(desc, index, request) for index, desc in enumerate(source.inputs)]
     constants = list(_constant_ops(source))
     name = source.graph.name or "graph"
     if not request.gears:
@@ -73,11 +74,14 @@ def output_names(graph: GraphProto) -> list[str]:
     return [f"{places.get(value.name, value.name + ':0')}:{value.name}" for value in graph.output]
 
 
-def _data_op(desc: TensorDesc, index: int) -> Op:
+def _data_op(desc: TensorDesc, index: int, request: ShapeRequest) -> Op:
+    """An input; one that gears change has the shape of the largest."""
     attributes: dict[str, AttrValue] = {"index": index}
+    tensor = _tensor(desc)
     if -1 in desc.dims:
         attributes["_mbatch_origin_input_dims"] = desc.dims
-    tensor = _tensor(desc)
+        largest = max((shapes[desc.name] for shapes in request.all_shapes), key=math.prod)
+        tensor = replace(tensor, dims=largest)
     return Op(desc.name, "Data", ("",), attributes, (tensor,), (tensor,))
 
 

@@ -131,6 +131,9 @@ def test_a_static_om_has_no_gears(flags: Flags) -> None:
     assert [t.dims for t in model.outputs] == [(2, 8, 40), (16, 64)]
     assert model.graph is not None
     assert model.graph.num_graphs == 1
+    program = SimulatedProgram.read(read_om(flags.folder / "out.om"))
+    inputs = onnx.load_model_from_string(bytes(program.model)).graph.input
+    assert [[d.dim_value for d in i.type.tensor_type.shape.dim] for i in inputs] == [[2, 8], [1]]
 
 
 def test_the_om_says_what_it_is(flags: Flags) -> None:

@@ -87,6 +87,13 @@ def test_bytes_behind_a_static_model_are_no_error() -> None:
     assert om.num_extra_bytes == 4
 
 
+@pytest.mark.parametrize("blocks", [[[MODEL]], [[MODEL], [WEIGHTS]]])
+def test_bytes_behind_a_dynamic_model_are_an_error(blocks: list[list[Partition]]) -> None:
+    data = om_bytes(replace(HEADER, has_unknown_shape=True), blocks) + b"more"
+    with pytest.raises(BundleError, match="got 4 more bytes, wanted the end"):
+        read_om(patched(data, 184, "Q", len(data) - 256))
+
+
 def test_an_encrypted_file_shows_its_header() -> None:
     om = read_om(patched(om_bytes(HEADER, [[MODEL]]), 80, "B", 1))
     assert om.header.is_encrypted
