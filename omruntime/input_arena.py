@@ -28,9 +28,13 @@ class InputArena:
             OutOfDeviceMemoryError, DeviceError: The device refused.
         """
         self._device = device
-        nbytes = max(arena_bytes(bucket) for bucket in buckets)
-        self._buffer = device.alloc(nbytes)
-        self._host = device.host_array(nbytes)
+        sizes = {bucket: arena_bytes(bucket) for bucket in buckets}
+        self._buffer = device.alloc(max(sizes.values()))
+        self._host = device.host_array(max(sizes.values()))
+        self._copies = {
+            bucket: (DeviceTensor(self._buffer, 0, (nbytes,), "uint8"), self._host[:nbytes])
+            for bucket, nbytes in sizes.items()
+        }
 
     def host_inputs(self, bucket: Bucket) -> HostInputs:
         """The bucket's inputs as views of the host's side."""
@@ -49,9 +53,7 @@ class InputArena:
 
     def copy_in(self, bucket: Bucket) -> None:
         """Queue the copy of the bucket's inputs; the host's side must not change before it ran."""
-        nbytes = arena_bytes(bucket)
-        target = DeviceTensor(self._buffer, 0, (nbytes,), "uint8")
-        self._device.copy_in(target, self._host[:nbytes])
+        self._device.copy_in(*self._copies[bucket])
 
     def clear(self) -> None:
         """Make the inputs padding throughout."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omruntime.buckets import Bucket
-from omruntime.step import StepPlan
+from omruntime.step import RowPlan, StepPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,9 @@ def pack_inputs(plan: StepPlan, inputs: HostInputs, block_size: int) -> None:
     """
     for array in inputs.named().values():
         array.fill(0)
+    if plan.bucket.tokens == 1:
+        _pack_single_tokens(plan, inputs, block_size)
+        return
     for i, row in enumerate(plan.rows):
         end = row.start + row.num_tokens
         inputs.input_ids[i, : row.num_tokens] = row.sequence.token_ids[row.start : end]
@@ -67,6 +70,18 @@ def pack_inputs(plan: StepPlan, inputs: HostInputs, block_size: int) -> None:
         inputs.block_tables[i, :num_past_blocks] = row.sequence.block_table[:num_past_blocks]
         inputs.past_lens[i] = row.start
         inputs.last_index[i] = row.num_tokens - 1
+
+
+def _pack_single_tokens(plan: StepPlan, inputs: HostInputs, block_size: int) -> None:
+    """A step of one token a row, whose rows are laid out together."""
+    num_rows = len(plan.rows)
+    starts = [row.start for row in plan.rows]
+    inputs.input_ids[:num_rows, 0] = [row.sequence.token_ids[row.start] for row in plan.rows]
+    inputs.positions[:num_rows, 0] = starts
+    inputs.past_lens[:num_rows] = starts
+    for i, row in enumerate(plan.rows):
+        num_past_blocks = -(-row.start // block_size)
+        inputs.block_tables[i, :num_past_blocks] = row.sequence.block_table[:num_past_blocks]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +99,9 @@ class SlotMapping:
 
 def map_slots(plan: StepPlan, block_size: int) -> SlotMapping:
     """The slots of all real tokens of a step."""
+    if plan.bucket.tokens == 1:
+        slots_of_rows = [_slot(row, block_size) for row in plan.rows]
+        return SlotMapping(np.arange(len(plan.rows)), np.array(slots_of_rows, np.int64))
     rows, slots = [], []
     for i, row in enumerate(plan.rows):
         positions = np.arange(row.start, row.start + row.num_tokens)
@@ -93,3 +111,9 @@ def map_slots(plan: StepPlan, block_size: int) -> SlotMapping:
         slots.append(blocks[positions // block_size - first] * block_size + positions % block_size)
         rows.append(i * plan.bucket.tokens + np.arange(row.num_tokens))
     return SlotMapping(np.concatenate(rows), np.concatenate(slots))
+
+
+def _slot(row: RowPlan, block_size: int) -> int:
+    """Where the one new token of a row goes."""
+    block, offset = divmod(row.start, block_size)
+    return row.sequence.block_table[block] * block_size + offset

@@ -53,3 +53,24 @@ def test_slots_follow_the_block_table_across_block_edges() -> None:
     mapping = map_slots(plan, BLOCK_SIZE)
     assert mapping.rows.tolist() == [0, 1, 2, 4, 5]
     assert mapping.slots.tolist() == [9 * 4 + 2, 9 * 4 + 3, 7 * 4, 3 * 4, 3 * 4 + 1]
+
+
+def test_rows_of_one_token_are_laid_out_like_any_others() -> None:
+    """A bucket of two tokens takes the general way; both must agree."""
+    rows = (
+        row([1, 2, 3, 4, 5, 6], [7, 3], 5, 1),
+        row([9], [4], 0, 1),
+        row([8] * 9, [1, 2, 6], 8, 1),
+    )
+    single, general = Bucket(Phase.DECODE, 4, 1, 3), Bucket(Phase.PREFILL, 4, 2, 3)
+    plan, other = StepPlan(single, rows), StepPlan(general, rows)
+    got = pack(plan, HostInputs.zeros(single))
+    wanted = pack(other, HostInputs.zeros(general))
+    np.testing.assert_array_equal(got.input_ids[:, 0], wanted.input_ids[:, 0])
+    np.testing.assert_array_equal(got.positions[:, 0], wanted.positions[:, 0])
+    for name in ("block_tables", "past_lens", "last_index"):
+        np.testing.assert_array_equal(got.named()[name], wanted.named()[name])
+    mapping, general_mapping = map_slots(plan, BLOCK_SIZE), map_slots(other, BLOCK_SIZE)
+    assert mapping.slots.tolist() == general_mapping.slots.tolist() == [13, 16, 24]
+    assert mapping.rows.tolist() == [0, 1, 2]
+    assert general_mapping.rows.tolist() == [0, 2, 4]

@@ -34,8 +34,6 @@ from tests.omruntime.toy_model import (
     BLOCK_SIZE,
     BUCKETS,
     EOS_TOKEN_ID,
-    MAX_MODEL_LEN,
-    MAX_NUM_SEQS,
     VOCAB_SIZE,
 )
 
@@ -59,18 +57,19 @@ def write_token_major_toy(
     num_blocks: int = NUM_BLOCKS,
     logits_dtype: str = "float32",
     buckets: Sequence[Bucket] = BUCKETS,
+    vocab_size: int = VOCAB_SIZE,
 ) -> Path:
     """Write the bundle and return its folder."""
-    outputs = (TensorSpec("logits", logits_dtype, ("batch", VOCAB_SIZE)), NEW_KV)
+    outputs = (TensorSpec("logits", logits_dtype, ("batch", vocab_size)), NEW_KV)
     programs, entries = [], []
     for name, group in _groups(layout, buckets).items():
         path = f"programs/{name}.om"
         gears = [_gear(bucket, num_blocks) for bucket in group]
-        model = _toy_graph(outputs)
+        model = _toy_graph(outputs, vocab_size)
         write_simulated_om(folder / path, model, (_fixed(num_blocks), outputs), gears)
         programs.append(ProgramSpec("step", path, INPUTS, outputs, tuple(group)))
         entries.append(FileEntry(path, (folder / path).stat().st_size, "0" * 64))
-    manifest = _manifest(programs, entries, num_blocks)
+    manifest = _manifest(programs, entries, num_blocks, vocab_size)
     (folder / MANIFEST_NAME).write_text(manifest.to_json(), encoding="utf-8")
     return folder
 
@@ -100,7 +99,10 @@ def _fixed(num_blocks: int) -> tuple[TensorSpec, ...]:
 
 
 def _manifest(
-    programs: Sequence[ProgramSpec], entries: Sequence[FileEntry], num_blocks: int
+    programs: Sequence[ProgramSpec],
+    entries: Sequence[FileEntry],
+    num_blocks: int,
+    vocab_size: int,
 ) -> Manifest:
     model = ModelFacts(
         name="toy",
@@ -109,9 +111,9 @@ def _manifest(
         num_heads=1,
         num_kv_heads=1,
         head_dim=HEAD_DIM,
-        vocab_size=VOCAB_SIZE,
-        max_model_len=MAX_MODEL_LEN,
-        max_num_seqs=MAX_NUM_SEQS,
+        vocab_size=vocab_size,
+        max_model_len=_longest(programs),
+        max_num_seqs=max(b.batch for p in programs for b in p.buckets if b.phase is Phase.DECODE),
         dtype="float16",
         bos_token_id=None,
         eos_token_ids=(EOS_TOKEN_ID,),
@@ -134,14 +136,18 @@ def _manifest(
     )
 
 
-def _toy_graph(outputs: Sequence[TensorSpec]) -> onnx.ModelProto:
+def _longest(programs: Sequence[ProgramSpec]) -> int:
+    return max(b.past_blocks for p in programs for b in p.buckets) * BLOCK_SIZE
+
+
+def _toy_graph(outputs: Sequence[TensorSpec], vocab_size: int) -> onnx.ModelProto:
     constants = {
         "zero": np.array(0, np.int64), "one": np.array(1, np.int64),
         "one_f": np.array(1, np.float32), "axis_1": np.array([1], np.int64),
         "axis_2": np.array([2], np.int64), "block_size": np.array(BLOCK_SIZE, np.int64),
         "offsets": np.arange(BLOCK_SIZE, dtype=np.int64), "flat": np.array([-1], np.int64),
-        "rows": np.array([0, -1], np.int64), "vocab": np.array(VOCAB_SIZE, np.int64),
-        "vocab_f": np.array(VOCAB_SIZE, np.float32), "hot": np.array([0.0, 10.0], np.float32),
+        "rows": np.array([0, -1], np.int64), "vocab": np.array(vocab_size, np.int64),
+        "vocab_f": np.array(vocab_size, np.float32), "hot": np.array([0.0, 10.0], np.float32),
         "first": np.array([0], np.int64), "second": np.array([1], np.int64),
         "third": np.array([2], np.int64), "half": np.array(0.5, np.float32),
         "position_shape": np.array([-1, 1, 2], np.int64),

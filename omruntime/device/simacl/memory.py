@@ -63,7 +63,7 @@ def reserved_bytes(size: int, policy: int, extra: int = 32) -> int:
 def fill_poison(target: Bytes) -> None:
     """What fresh memory holds."""
     whole = target.size // 4 * 4
-    target[:whole].reshape(-1, 4)[...] = _POISON
+    target[:whole].view(np.uint32).fill(_POISON.view(np.uint32)[0])
     target[whole:] = _POISON[: target.size - whole]
 
 
