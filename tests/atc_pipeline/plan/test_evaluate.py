@@ -35,6 +35,15 @@ def test_costs_by_hand() -> None:
     assert cost.prefill.waste == pytest.approx(1 - exact / cost.prefill.padded_s)
 
 
+def test_the_cheapest_bucket_that_covers_is_taken() -> None:
+    """As the engine picks, whatever the order of the table."""
+    traffic = Traffic((RequestLength(8, 2),), (1.0,), 1, 65, 16)
+    for table in (TABLE, TABLE[::-1]):
+        cost = evaluate(table, traffic, MODEL)
+        assert cost.prefill.padded_s == pytest.approx(min(map(MODEL.seconds, (SHORT, LONG))))
+        assert cost.decode.padded_s == pytest.approx(MODEL.seconds(NARROW))
+
+
 def test_shares_name_buckets_that_are_never_used() -> None:
     shares = bucket_shares((NARROW, WIDE), {(1, 3): 2.0}, MODEL)
     assert shares == {NARROW: 0.0, WIDE: 2.0}
