@@ -80,7 +80,13 @@ class AnswerText:
     def _text_delta(self, text: str, num_tokens: int, delta: TokenDelta) -> TextDelta:
         token_ids, logprobs = delta.token_ids[:num_tokens], delta.logprobs[:num_tokens]
         if delta.finish_reason is None:
-            return TextDelta(self._index, text, token_ids, logprobs)
+            return TextDelta(
+                self._index,
+                text,
+                token_ids,
+                logprobs,
+                num_prompt_tokens=self._num_prompt_tokens,
+            )
         self.finished = True
         return TextDelta(
             self._index,
@@ -92,6 +98,7 @@ class AnswerText:
             error="" if self.stopped else delta.error,
             usage=Usage(self._num_prompt_tokens, self._num_output_tokens, delta.num_cached_tokens),
             timings=delta.timings,
+            num_prompt_tokens=self._num_prompt_tokens,
         )
 
     def _matched_stop(self, delta: TokenDelta) -> str | int | None:

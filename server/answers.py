@@ -13,6 +13,7 @@ from dataclasses import replace
 from omruntime.errors import OmError
 from omruntime.sequence import FinishReason
 from server.logs import log_finished
+from server.request_tally import RequestTally
 from server.seams import TextGeneratorLike
 from server.text import TextDelta, TextRequest
 
@@ -27,7 +28,7 @@ async def terminated_deltas(
     Raises:
         OmError: Before the first delta; later the error becomes terminal deltas.
     """
-    ends: dict[int, TextDelta] = {}
+    tally = RequestTally(request.params.n)
     accepted = False
     failure = "the stream ended without a reason; the server's log may know more"
     try:
@@ -35,28 +36,26 @@ async def terminated_deltas(
             async with aclosing(generator.stream(request)) as deltas:
                 async for delta in deltas:
                     accepted = True
-                    if delta.finish_reason is not None:
-                        ends[delta.index] = delta
-                    if len(ends) == request.params.n:
+                    tally.count(delta)
+                    if tally.is_complete:
                         break
                     yield delta
             # The very last delta leaves when the request is over, so that whoever gets it may
             # use the request id again at once.
-            if len(ends) == request.params.n:
+            if tally.is_complete:
                 yield delta
         except OmError as error:
             if not accepted:
                 raise
             failure = str(error)
         for index in range(request.params.n):
-            if index not in ends:
-                ends[index] = TextDelta(
-                    index, "", (), finish_reason=FinishReason.ERROR, error=failure
-                )
-                yield ends[index]
+            if index not in tally.ends:
+                end = TextDelta(index, "", (), finish_reason=FinishReason.ERROR, error=failure)
+                tally.count(end)
+                yield end
     finally:
         if accepted:
-            log_finished(request.params.n, tuple(ends.values()))
+            log_finished(tally)
 
 
 def join_deltas(deltas: Iterable[TextDelta]) -> tuple[TextDelta, ...]:

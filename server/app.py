@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from omruntime.errors import ConfigError
-from omruntime.settings import EngineSettings
+from omruntime.limits import longest_sequence
+from omruntime.settings import MIB, EngineSettings
 from server.grpc_server import start_grpc_server
 from server.lifecycle import Lifecycle
 from server.loading import start_engine, stop_engine
@@ -90,6 +91,7 @@ async def serve(settings: Settings, parts: Parts) -> bool:
         if not await start_engine(engine, lifecycle, stop.first):
             logger.info("stopping while loading")
             return await stop_engine(engine, LOAD_STOP_S)
+        _announce_limits(engine)
         lifecycle.begin_serving(generator)
         logger.info("serving address=%s", settings.address(port))
         await stop.first.wait()
@@ -166,6 +168,17 @@ def _announce_port(settings: Settings, port: int) -> None:
             partial.unlink(missing_ok=True)
     except (OSError, ValueError) as error:  # ValueError: a path such as / has no name
         raise ConfigError(f"cannot write port_file {path}: {error}") from error
+
+
+def _announce_limits(engine: EngineLike) -> None:
+    limits, kv = engine.limits, engine.manifest.kv
+    logger.info(
+        "limits kv_blocks=%d kv_mib=%d max_num_seqs=%d longest_sequence=%d",
+        limits.num_blocks,
+        limits.num_blocks * kv.bytes_per_block // MIB,
+        limits.max_num_seqs,
+        longest_sequence(limits.max_model_len, limits.num_blocks - 1, kv.block_size),
+    )
 
 
 def _remove_port_file(settings: Settings) -> None:

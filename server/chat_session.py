@@ -13,6 +13,8 @@ from server.terminal_client import TerminalClient
 from server.text import ChatMessage
 
 EXIT_COMMAND = "/exit"
+HELP_COMMAND = "/help"
+HELP = f"{EXIT_COMMAND} or end of input ends, Ctrl-C cancels an answer"
 
 
 class ChatSession:
@@ -37,9 +39,14 @@ class ChatSession:
 
     def run(self) -> int:
         """Talk until /exit or the end of input; returns the exit code."""
+        if self._is_terminal:
+            _tell(HELP)
         while (line := self._read_line()) is not None:
             if line.strip() == EXIT_COMMAND:
                 break
+            if line.strip() == HELP_COMMAND:
+                _tell(HELP)
+                continue
             if not line.strip():
                 continue
             code = self._take_turn(line)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
 import io
 import json
 import os
@@ -60,6 +61,12 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"om-client: {message}; {self.prog} --help lists all flags\n")
 
+    def refuse_unknown(self, rest: Sequence[str]) -> NoReturn:
+        """End with 2, naming what nobody reads and the nearest flag."""
+        near = difflib.get_close_matches(rest[0], self._option_string_actions, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        self.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
+
 
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     """Read the command line; ends the process with 2 on wrong usage."""
@@ -97,7 +104,10 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     for command in (generate, chat):
         _add_call_flags(command)
         add_sampling_flags(command)
-    return parser.parse_args(argv)
+    arguments, rest = parser.parse_known_args(argv)
+    if rest:
+        {"generate": generate, "chat": chat}[arguments.command].refuse_unknown(rest)
+    return arguments
 
 
 def _add_call_flags(parser: argparse.ArgumentParser) -> None:
@@ -132,6 +142,7 @@ def _run(arguments: argparse.Namespace) -> int:
     params = sampling_params_of(arguments)
     if arguments.command == "chat" and params.n > 1:
         raise RequestError(f"n is {params.n}, but a chat has one answer a turn; leave --n out")
+    _refuse_without_effect(arguments, params)
     options = CallOptions(
         request_id=arguments.request_id,
         model=arguments.model,
@@ -150,6 +161,17 @@ def _run(arguments: argparse.Namespace) -> int:
     if params.n > 1:
         return _print_all(client.generate(prompt, params, options).answers)
     return _print_stream(client.stream(prompt, params, options))
+
+
+def _refuse_without_effect(arguments: argparse.Namespace, params: SamplingParams) -> None:
+    """Refuse flags that would be sent or computed for nothing."""
+    is_chat = arguments.command == "chat"
+    if params.logprobs is not None and (is_chat or not arguments.json):
+        raise RequestError("--logprobs is shown by generate --json alone; add --json")
+    if arguments.template_arguments is not None and not (is_chat or arguments.chat_message):
+        raise RequestError(
+            "--template-arguments is for the chat template; use it with --chat-message"
+        )
 
 
 def _prompt_of(arguments: argparse.Namespace) -> Prompt:

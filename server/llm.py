@@ -212,6 +212,8 @@ def _conversations(
     messages: Conversation | Sequence[Conversation],
 ) -> list[tuple[ChatMessage, ...]]:
     """A list of conversations, whether one or several were given."""
+    if isinstance(messages, str):
+        raise RequestError(f"got the text {messages[:80]!r}, wanted a list of messages")
     chats: Any = messages
     if any(isinstance(item, ChatMessage | Mapping) for item in chats):
         chats = [chats]

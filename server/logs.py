@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import TextIO
 
-from omruntime.sequence import FinishReason
-from server.text import TextDelta
+from server.request_tally import RequestTally
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -54,25 +52,23 @@ def set_up_logging(level: str, stream: TextIO | None = None) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
-def log_finished(num_answers: int, ends: Sequence[TextDelta]) -> None:
+def log_finished(tally: RequestTally) -> None:
     """Log the end of a request at INFO, one line; the request id comes from the context.
 
-    Args:
-        num_answers: How many answers were asked for; those without an end were aborted.
-        ends: The terminal deltas.
+    Durations are those of the answers that came to an end; without one there are none.
     """
-    reasons = [d.finish_reason.value for d in ends if d.finish_reason is not None]
-    reasons += [FinishReason.ABORT.value] * (num_answers - len(ends))
-    usages = [d.usage for d in ends if d.usage is not None]
-    timings = [d.timings for d in ends if d.timings is not None]
+    timings = [end.timings for end in tally.ends.values() if end.timings is not None]
+    durations = "".join(
+        f" {name}={max(getattr(t, name) for t in timings):.4f}"
+        for name in ("queue_s", "prefill_s", "decode_s")
+        if timings
+    )
     _logger.info(
         "request finished finish_reason=%s num_prompt_tokens=%d num_output_tokens=%d "
-        "num_cached_tokens=%d queue_s=%.4f prefill_s=%.4f decode_s=%.4f",
-        ",".join(reasons),
-        max((u.num_prompt_tokens for u in usages), default=0),
-        sum(u.num_output_tokens for u in usages),
-        max((u.num_cached_tokens for u in usages), default=0),
-        max((t.queue_s for t in timings), default=0.0),
-        max((t.prefill_s for t in timings), default=0.0),
-        max((t.decode_s for t in timings), default=0.0),
+        "num_cached_tokens=%d%s",
+        ",".join(reason.value for reason in tally.reasons),
+        tally.num_prompt_tokens,
+        tally.num_output_tokens,
+        tally.num_cached_tokens,
+        durations,
     )

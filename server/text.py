@@ -64,6 +64,8 @@ class TextDelta:
         finish_reason: On the last delta of this index, with `usage` and `timings`.
         matched_stop: The stop string or stop token id that ended the answer, if one did.
         error: Why, when `finish_reason` is ERROR.
+        num_prompt_tokens: Of the request, on every delta, so that a reader that leaves early
+            knows it; client code finds it in `usage`.
     """
 
     index: int
@@ -75,3 +77,4 @@ class TextDelta:
     error: str = ""
     usage: Usage | None = None
     timings: RequestTimings | None = None
+    num_prompt_tokens: int = 0

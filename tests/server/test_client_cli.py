@@ -101,6 +101,9 @@ def test_chat_messages_and_template_arguments(server: FakeServer) -> None:
     [
         (["generate"], 2, "--prompt"),
         (["generate", "--prompt", "x", "--bogus"], 2, "--bogus"),
+        (["generate", "--prompt", "x", "--max-tokens", "5"], 2, "did you mean --max-new-tokens?"),
+        (["generate", "--prompt", "x", "--logprobs", "2"], 2, "add --json"),
+        (["generate", "--prompt", "x", "--template-arguments", "{}"], 2, "--chat-message"),
         (["generate", "--prompt", "x", "--n", "many"], 2, "--n"),
         (["generate", "--prompt", "x", "--top-p", "2"], 2, "top_p is 2.0, wanted 0.0 to 1.0"),
         (["generate", "--prompt", "x", "--target", "localhost"], 2, "wanted host:port"),

@@ -10,6 +10,8 @@ from omruntime.sequence import FinishReason
 from server.client import Client
 from server.client_messages import CallOptions
 from server.logs import log_finished, request_id_var, set_up_logging
+from server.request_tally import RequestTally
+from server.text import TextDelta
 from tests.server.wire_fakes import FakeServer, end
 
 
@@ -42,9 +44,25 @@ def test_one_line_for_each_finished_request_and_never_the_prompt(output: io.Stri
     assert "Hi!" not in output.getvalue()
 
 
-def test_answers_without_an_end_count_as_aborted(output: io.StringIO) -> None:
-    log_finished(3, [end(0, FinishReason.LENGTH)])
-    assert "finish_reason=length,abort,abort" in output.getvalue()
+def test_answers_whose_reader_left_count_as_aborted_with_what_was_taken(
+    output: io.StringIO,
+) -> None:
+    tally = RequestTally(3)
+    tally.count(TextDelta(1, "ab", (5, 6), num_prompt_tokens=4))
+    tally.count(end(0, FinishReason.LENGTH))
+    log_finished(tally)
+    assert "finish_reason=length,abort,abort num_prompt_tokens=4 num_output_tokens=4" in (
+        output.getvalue()
+    )
+    assert "queue_s=0.2500" in output.getvalue()
+
+
+def test_durations_are_left_out_when_no_answer_ended(output: io.StringIO) -> None:
+    tally = RequestTally(1)
+    tally.count(TextDelta(0, "a", (5,), num_prompt_tokens=4))
+    log_finished(tally)
+    assert "finish_reason=abort num_prompt_tokens=4 num_output_tokens=1" in output.getvalue()
+    assert "queue_s" not in output.getvalue()
 
 
 def test_a_message_cannot_forge_a_line_and_a_traceback_keeps_its_own(output: io.StringIO) -> None:

@@ -16,6 +16,7 @@ TABLE = {
     errors.ParityError: ("INTERNAL", 500, 3),
     errors.AtcError: ("INTERNAL", 500, 4),
     errors.RequestError: ("INVALID_ARGUMENT", 400, 2),
+    errors.FieldError: ("INVALID_ARGUMENT", 400, 2),
     errors.PromptTooLongError: ("INVALID_ARGUMENT", 400, 2),
     errors.UnknownModelError: ("NOT_FOUND", 404, 1),
     errors.UnknownRequestError: ("NOT_FOUND", 404, 1),
@@ -32,7 +33,7 @@ TABLE = {
 
 @pytest.mark.parametrize("cls", TABLE, ids=lambda cls: cls.__name__)
 def test_table(cls: type[errors.OmError]) -> None:
-    status = status_of(cls("m"))
+    status = status_of(errors.FieldError("n", "m") if cls is errors.FieldError else cls("m"))
     assert (status.grpc_code.name, status.http_status, status.exit_code) == TABLE[cls]
 
 
