@@ -56,10 +56,10 @@ class LogitsEditor:
             row[token_ids] += np.fromiter(params.logit_bias.values(), np.float32, count)
         self._ban(row, sequence)
         if _has_penalty(params):
-            history = self._histories.token_ids(sequence)
+            history = self._histories.of(sequence)
             with np.errstate(over="ignore"):
-                _penalise_repetition(row, history, params)
-            _penalise_output(row, history[sequence.num_prompt_tokens :], params)
+                _penalise_repetition(row, history.all_tokens.ids, params)
+            _penalise_output(row, history.output_tokens, params)
 
     def drop_finished(self) -> None:
         """Forget what is kept about finished sequences."""
@@ -84,21 +84,22 @@ class LogitsEditor:
 
 
 class TokenHistories:
-    """Token ids of sequences as arrays that grow with them.
+    """Distinct tokens of sequences and their counts, as arrays that grow with the sequences.
 
-    A list of some thousand ids takes 0.1 ms to convert, too long for every row of every step.
-    The sequence stays the only source: an array that was dropped is built again from it.
+    To collect them anew from some thousand ids takes 0.1 ms and more, too long for every row of
+    every step. The sequence stays the only source: what was dropped is built again from it.
     """
 
     def __init__(self) -> None:
         self._histories: dict[Sequence, _History] = {}
 
-    def token_ids(self, sequence: Sequence) -> TokenIds:
-        """Prompt and answer of a sequence; a view that the next call may change."""
+    def of(self, sequence: Sequence) -> _History:
+        """The history up to the sequence's last token."""
         history = self._histories.get(sequence)
         if history is None:
             history = self._histories[sequence] = _History()
-        return history.extended_to(sequence.token_ids)
+        history.extend(sequence)
+        return history
 
     def drop_finished(self) -> None:
         """Forget finished sequences."""
@@ -111,21 +112,50 @@ class TokenHistories:
 
 
 class _History:
-    """The known first part of an append-only list as an array with room to grow."""
+    """What is known of one sequence: ids that occur at all, and how often each in the answer."""
 
     def __init__(self) -> None:
-        self._ids = np.empty(0, np.int64)
+        self.all_tokens = _TokenCounts()
+        self.output_tokens = _TokenCounts()
         self._length = 0
 
-    def extended_to(self, token_ids: list[int]) -> TokenIds:
-        length = len(token_ids)
-        if length > len(self._ids):
-            grown = np.empty(max(64, 2 * length), np.int64)
-            grown[: self._length] = self._ids[: self._length]
-            self._ids = grown
-        self._ids[self._length : length] = token_ids[self._length :]
-        self._length = length
-        return self._ids[:length]
+    def extend(self, sequence: Sequence) -> None:
+        """Count the tokens that are new since the last call."""
+        num_prompt = sequence.num_prompt_tokens
+        for position in range(self._length, len(sequence.token_ids)):
+            token_id = sequence.token_ids[position]
+            self.all_tokens.add(token_id)
+            if position >= num_prompt:
+                self.output_tokens.add(token_id)
+        self._length = len(sequence.token_ids)
+
+
+class _TokenCounts:
+    """Distinct ids in order of first sight, with counts; both as arrays with room to grow."""
+
+    def __init__(self) -> None:
+        self._places: dict[int, int] = {}
+        self._ids: TokenIds = np.empty(64, np.int64)
+        self._counts: TokenIds = np.zeros(64, np.int64)
+
+    @property
+    def ids(self) -> TokenIds:
+        """A view that the next `add` may change."""
+        return self._ids[: len(self._places)]
+
+    @property
+    def counts(self) -> TokenIds:
+        """Of the same order as `ids`; a view."""
+        return self._counts[: len(self._places)]
+
+    def add(self, token_id: int) -> None:
+        """Count one token."""
+        place = self._places.setdefault(token_id, len(self._places))
+        if place == len(self._ids):
+            self._ids = np.concatenate([self._ids, np.empty_like(self._ids)])
+            self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
+        self._ids[place] = token_id
+        self._counts[place] += 1
 
 
 def _has_penalty(params: SamplingParams) -> bool:
@@ -140,15 +170,12 @@ def _penalise_repetition(row: Row, token_ids: TokenIds, params: SamplingParams) 
     penalty = params.repetition_penalty
     if penalty is None or penalty == 1.0:
         return
-    # An id that occurs twice is read before either write, so it is penalised once.
     scores = row[token_ids]
     factor = np.float32(min(max(penalty, 1 / _MAX_PENALTY), _MAX_PENALTY))
     row[token_ids] = np.where(scores > 0, scores / factor, scores * factor)
 
 
-def _penalise_output(row: Row, token_ids: TokenIds, params: SamplingParams) -> None:
+def _penalise_output(row: Row, tokens: _TokenCounts, params: SamplingParams) -> None:
     presence, frequency = params.presence_penalty, params.frequency_penalty
-    if len(token_ids) == 0 or (presence == 0.0 and frequency == 0.0):
-        return
-    distinct, counts = np.unique(token_ids, return_counts=True)
-    row[distinct] -= (presence + frequency * counts).astype(np.float32)
+    if presence != 0.0 or frequency != 0.0:
+        row[tokens.ids] -= (presence + frequency * tokens.counts).astype(np.float32)

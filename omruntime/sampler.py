@@ -6,16 +6,19 @@ Whether a token ends its sequence is the engine's business.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from collections.abc import Sequence as Rows
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from omruntime.draw import draw_token
+from omruntime.draw import RunningSum, best_k, draw_token
 from omruntime.logits import LogitsEditor, Row
 from omruntime.manifest import SamplingDefaults
+from omruntime.row_threads import RowThreads
 from omruntime.sampling_params import SamplingParams
 from omruntime.seeds import uniform
 from omruntime.sequence import Request, Sequence
@@ -28,6 +31,7 @@ class Sampler:
     def __init__(self, vocab_size: int, eos_token_ids: Iterable[int]) -> None:
         self._vocab_size = vocab_size
         self._editor = LogitsEditor(eos_token_ids)
+        self._threads = RowThreads()
 
     def warm_up(self) -> None:
         """Go every way once, so that no request pays for first calls."""
@@ -65,15 +69,10 @@ class Sampler:
             return []
         rows = np.asarray(logits[: len(sequences), : self._vocab_size], dtype=np.float32)
         assert rows.shape == (len(sequences), self._vocab_size), rows.shape
-        best_ids = rows.argmax(axis=1)
-        return [
-            self._sample_row(row, int(best_id), sequence)
-            for row, best_id, sequence in zip(rows, best_ids, sequences, strict=True)
-        ]
+        return self._threads.map(self._sample_row, rows, sequences)
 
-    def _sample_row(
-        self, row: Row, best_id: int, sequence: Sequence
-    ) -> SampledToken | SamplingFailure:
+    def _sample_row(self, row: Row, sequence: Sequence) -> SampledToken | SamplingFailure:
+        best_id = int(row.argmax())
         # NaN counts as the largest for argmax, so the best value tells about all of them.
         if not np.isfinite(row[best_id]):
             return SamplingFailure(f"the model's logits hold {row[best_id]} as their largest value")
@@ -98,7 +97,8 @@ class Sampler:
         if params.is_greedy:
             return best_id
         assert params.seed is not None, "a sampled sequence needs a seed, see seeds.with_seed"
-        return draw_token(row, params, uniform(params.seed, sequence.num_output_tokens))
+        numbers = partial(uniform, params.seed, sequence.num_output_tokens)
+        return draw_token(row, params, numbers, best_id)
 
 
 def token_logprobs(row: Row, token_id: int, k: int) -> TokenLogprobs:
@@ -110,13 +110,11 @@ def token_logprobs(row: Row, token_id: int, k: int) -> TokenLogprobs:
         k: How many of the best to list, best first, equal ones by lower id.
     """
     best = row.max()
-    total = np.exp(row - best).sum(dtype=np.float64)
-    shift = float(best) + float(np.log(total))
+    shift = float(best) + math.log(RunningSum(np.exp(row - best)).total)
     k = min(k, len(row))
     top: list[tuple[int, float]] = []
     if k > 0:
-        worst = np.partition(row, len(row) - k)[len(row) - k]
-        candidates = np.flatnonzero(row >= worst)
+        candidates = best_k(row, k)
         order = np.lexsort((candidates, -row[candidates]))[:k]
         top = [(int(i), float(row[i]) - shift) for i in candidates[order]]
     return TokenLogprobs(float(row[token_id]) - shift, tuple(top))

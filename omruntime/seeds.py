@@ -14,6 +14,8 @@ from omruntime.sampling_params import MAX_SEED, SamplingParams
 
 # A float64 holds 53 bits, so every uniform number is exact and below 1.
 _UNIFORM_BITS = 53
+# Positions are far below, so position and attempt make one number.
+_POSITION_BITS = 48
 
 
 def with_seed(params: SamplingParams) -> SamplingParams:
@@ -30,9 +32,10 @@ def seed_of_choice(seed: int, index: int) -> int:
     return _hash64(b"choice", seed, index) & MAX_SEED
 
 
-def uniform(seed: int, position: int) -> float:
-    """A number in [0, 1) for the answer's token at `position`, counted from 0."""
-    return (_hash64(b"draw", seed, position) >> (64 - _UNIFORM_BITS)) / (1 << _UNIFORM_BITS)
+def uniform(seed: int, position: int, attempt: int = 0) -> float:
+    """A number in [0, 1) for the answer's token at `position`, both counted from 0."""
+    counter = attempt << _POSITION_BITS | position
+    return (_hash64(b"draw", seed, counter) >> (64 - _UNIFORM_BITS)) / (1 << _UNIFORM_BITS)
 
 
 def _hash64(purpose: bytes, seed: int, counter: int) -> int:

@@ -45,7 +45,7 @@ RANKS = (
     {"sampling_params", "bundle_files", "limits", "cost_file", "switching", "warm_up"},
     {"device", "block_pool", "sequence", "seeds", "draw", "pinned"},
     {"step", "logits", "kv_layout", "prefix_cache", "finish", "waiting_queue", "tenants"}
-    | {"expiry", "output_lengths", "shared_prefill"},
+    | {"expiry", "output_lengths", "shared_prefill", "row_threads"},
     {"outputs", "sampler", "inputs", "row_choice", "step_blocks", "invariants"}
     | {"kv_cache", "memory_budget"},
     {"admission", "phase_policy", "input_arena"},

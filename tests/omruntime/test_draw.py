@@ -14,7 +14,7 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from omruntime.draw import draw_token, kept_tokens
+from omruntime.draw import MAX_ATTEMPTS, draw_token, kept_tokens
 from omruntime.logits import LogitsEditor
 from omruntime.manifest import SamplingDefaults
 from omruntime.sampling_params import SamplingParams
@@ -34,6 +34,13 @@ filters = st.fixed_dictionaries(
         "min_p": st.sampled_from([0.0, 0.03, 0.5, 1.0]),
     }
 )
+
+
+def draw(scores: NDArray[np.float32], params: SamplingParams, *numbers: float) -> int:
+    """The drawn token; the last number stands for all attempts that follow."""
+    best_id = int(scores.argmax())
+    last = len(numbers) - 1
+    return draw_token(scores, params, lambda attempt: numbers[min(attempt, last)], best_id)
 
 
 def resolved(**fields: float) -> SamplingParams:
@@ -164,7 +171,7 @@ def test_repetition_penalty_equals_transformers(
 @pytest.mark.parametrize("fields", [{"top_k": 1}, {"top_p": 1e-9}, {"min_p": 1.0}])
 def test_the_narrowest_filter_keeps_the_best_token(fields: dict[str, float]) -> None:
     scores = np.array([0.0, 3.0, 1.0], np.float32)
-    assert draw_token(scores, resolved(**fields), 0.999) == 1
+    assert draw(scores, resolved(**fields), 0.999) == 1
 
 
 @pytest.mark.parametrize("top_k", [0, -1, 3, 999_999])
@@ -172,7 +179,7 @@ def test_top_k_is_off_at_0_and_minus_1_and_from_the_vocabulary_up(top_k: int) ->
     """BL-24: 0 and -1 mean off, as does anything above the vocabulary."""
     token_ids, weights = kept_tokens(np.zeros(3, np.float32), resolved(top_k=top_k))
     assert token_ids is None
-    assert weights.tolist() == [1.0, 1.0, 1.0]
+    assert len(set(weights.tolist())) == 1
 
 
 @pytest.mark.parametrize("vocab_size", [7, 5000])
@@ -181,7 +188,7 @@ def test_a_banned_token_is_never_drawn(vocab_size: int, number: float) -> None:
     """Neither by the smallest nor by the largest number; 5000 takes the way over blocks."""
     scores = np.full(vocab_size, -np.inf, np.float32)
     scores[[2, 3]] = [1.0, 1.0]
-    assert draw_token(scores, resolved(), number) == (2 if number < 0.5 else 3)
+    assert draw(scores, resolved(), number) == (2 if number < 0.5 else 3)
 
 
 @pytest.mark.parametrize("number", [0.0, 1.0 - 2.0**-53])
@@ -190,35 +197,101 @@ def test_rounding_never_leads_beyond_the_tokens_with_weight(number: float) -> No
     for seed in range(30):
         scores = np.full(6000, -np.inf, np.float32)
         scores[1000:1700] = np.random.default_rng(seed).standard_normal(700)
-        assert draw_token(scores, resolved(), number) == (1000 if number == 0.0 else 1699)
+        assert draw(scores, resolved(), number) == (1000 if number == 0.0 else 1699)
 
 
 @pytest.mark.parametrize("vocab_size", [8, 5000])
 def test_drawn_frequencies_follow_the_probabilities(vocab_size: int) -> None:
     scores = np.full(vocab_size, -np.inf, np.float32)
     scores[[0, 3, vocab_size - 1]] = np.log(np.array([0.5, 0.3, 0.2], np.float32))
-    drawn = [draw_token(scores, resolved(), uniform(1, i)) for i in range(3000)]
+    drawn = [draw(scores, resolved(), uniform(1, i)) for i in range(3000)]
     shares = [drawn.count(i) / 3000 for i in (0, 3, vocab_size - 1)]
     assert shares == pytest.approx([0.5, 0.3, 0.2], abs=0.03)
 
 
 @settings(deadline=None)
-@given(number=st.floats(0, 1, exclude_max=True), fields=filters)
+@given(number=st.floats(0, 1, exclude_max=True), temperature=st.sampled_from([0.25, 1.0, 1.7]))
 def test_the_draw_is_the_token_at_which_the_running_sum_passes_the_number(
-    number: float, fields: dict[str, float]
+    number: float, temperature: float
 ) -> None:
-    scores, params = scores_of(2.0)[:6000], resolved(**fields)
-    token_ids, weights = kept_tokens(scores, params)
+    scores, params = scores_of(2.0)[:6000], resolved(temperature=temperature)
+    _, weights = kept_tokens(scores, params)
     shares = np.cumsum(weights, dtype=np.float64) / weights.sum(dtype=np.float64)
-    drawn = draw_token(scores, params, number)
-    place = drawn if token_ids is None else token_ids.tolist().index(drawn)
-    assert shares[place] >= number - 1e-6
-    assert place == 0 or shares[place - 1] <= number + 1e-6
+    drawn = draw(scores, params, number)
+    assert shares[drawn] >= number - 1e-6
+    assert drawn == 0 or shares[drawn - 1] <= number + 1e-6
+
+
+def naive_draw(scores: NDArray[np.float32], params: SamplingParams, numbers: list[float]) -> int:
+    """By the book: full sorts for what is kept, a full running sum for each attempt."""
+    kept = reference_kept(scores, params)
+    assert params.temperature is not None
+    assert params.top_k is not None
+    scaled = scores.astype(np.float64) / params.temperature
+    among = np.arange(len(scores))
+    if 0 < params.top_k < len(scores):
+        among = np.flatnonzero(scores >= np.sort(scores)[-params.top_k])
+    weights = np.exp(scaled - scaled.max())[among]
+    mass = np.cumsum(weights)
+    for number in numbers:
+        choice = int(among[np.searchsorted(mass, number * mass[-1], side="right")])
+        if choice in kept:
+            return choice
+    raise AssertionError("no attempt hits what is kept")
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    scores=tied_scores,
+    fields=filters,
+    numbers=st.lists(st.integers(0, 996), min_size=MAX_ATTEMPTS, max_size=MAX_ATTEMPTS),
+)
+def test_the_draw_equals_the_naive_one_with_the_same_numbers(
+    scores: NDArray[np.float32], fields: dict[str, float], numbers: list[int]
+) -> None:
+    params = resolved(**fields)
+    # Odd shares, so that none lies on the border between two tokens.
+    shares = [(n + 0.123456) / 997 for n in numbers]
+    try:
+        wanted = naive_draw(scores, params, shares)
+    except AssertionError:
+        # Every attempt was refused: the last number then picks among the kept ones.
+        wanted = -1
+    drawn = draw(scores, params, *shares)
+    assert drawn in reference_kept(scores, params)
+    if len(reference_kept(scores, params)) > 1:
+        assert wanted in (-1, drawn)
+
+
+@pytest.mark.parametrize("spread", [0.1, 2.0, 5.0])
+@pytest.mark.parametrize("fields", [{"top_p": 0.9}, {"top_p": 0.5, "min_p": 0.01}, {"top_k": 50}])
+def test_a_draw_over_a_full_vocabulary_equals_the_naive_one(
+    spread: float, fields: dict[str, float]
+) -> None:
+    scores, params = scores_of(spread), resolved(temperature=0.8, **fields)
+    for seed in range(12):
+        numbers = [uniform(seed, 0, attempt) for attempt in range(MAX_ATTEMPTS)]
+        try:
+            wanted = naive_draw(scores, params, numbers)
+        except AssertionError:
+            continue
+        assert draw(scores, params, *numbers) == wanted
+
+
+def test_a_narrow_nucleus_of_a_flat_row_is_drawn_from_evenly() -> None:
+    """Every attempt is refused, so the kept ones are listed after all."""
+    scores = np.zeros(5000, np.float32)
+    scores[:100] = 1.0
+    params = resolved(top_p=0.01)  # fewer than those hundred
+    kept = set(kept_ids(scores, params))
+    drawn = [draw(scores, params, *[0.9] * MAX_ATTEMPTS, i / 50) for i in range(50)]
+    assert set(drawn) <= kept
+    assert len(set(drawn)) == min(50, len(kept))
 
 
 def test_an_extreme_temperature_stays_finite() -> None:
     """BL-24: a tiny temperature gave inf and NaN elsewhere."""
     scores = np.array([3e38, -3e38, 1.0], np.float32)
-    assert draw_token(scores, resolved(temperature=1.1e-5), 0.9999) == 0
+    assert draw(scores, resolved(temperature=1.1e-5), 0.9999) == 0
     banned = np.array([-np.inf, 1.0], np.float32)
-    assert draw_token(banned, resolved(temperature=1e300), 0.1) == 1
+    assert draw(banned, resolved(temperature=1e300), 0.1) == 1

@@ -1,6 +1,7 @@
 """LogitsEditor: bias, bans and penalties, their order, and the token arrays behind them."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
@@ -134,21 +135,24 @@ def test_presence_and_frequency_ignore_the_prompt() -> None:
 
 def test_a_history_follows_its_sequence_and_survives_preemption() -> None:
     """BL-26: the penalties' state is the sequence itself."""
-    histories, sequence = TokenHistories(), sequence_of(SamplingParams(), [1, 2], [])
-    for token_id in range(100):
-        assert histories.token_ids(sequence).tolist() == sequence.token_ids
-        if token_id == 50:
+    histories, sequence = TokenHistories(), sequence_of(SamplingParams(), [1, 2, 1], [])
+    for step in range(300):
+        history = histories.of(sequence)
+        output = Counter(sequence.token_ids[3:])
+        assert sorted(history.all_tokens.ids.tolist()) == sorted(set(sequence.token_ids))
+        counts = zip(history.output_tokens.ids, history.output_tokens.counts, strict=True)
+        assert dict(counts) == output
+        if step == 50:
             sequence.status, sequence.num_computed_tokens = SequenceStatus.WAITING, 0
             histories.drop_finished()
-        sequence.token_ids.append(token_id)
-    assert histories.token_ids(sequence).tolist() == sequence.token_ids
+        sequence.token_ids.append(step * step % 101)
 
 
 def test_histories_of_finished_sequences_are_dropped() -> None:
     histories = TokenHistories()
     live, finished = (sequence_of(SamplingParams(), [1], []) for _ in range(2))
-    histories.token_ids(live)
-    histories.token_ids(finished)
+    histories.of(live)
+    histories.of(finished)
     finished.status = SequenceStatus.FINISHED
     histories.drop_finished()
     assert len(histories) == 1

@@ -1,0 +1,117 @@
+"""What sampling costs for each step, at a large vocabulary, against the naive way.
+
+`python -m bench.sampling`. The naive way is a full softmax, a full sort and a running sum for each
+row. Medians over rounds; logits are made once, so they lie in memory as a device left them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from omruntime.manifest import SamplingDefaults
+from omruntime.sampler import Sampler
+from omruntime.sampling_params import SamplingParams
+from omruntime.sequence import Request, Sequence
+
+VOCAB_SIZE = 151_936
+NUM_ROWS = 32
+
+WORKLOADS = {
+    "greedy": SamplingParams(temperature=0.0),
+    "temperature 0.8, top_p 0.9": SamplingParams(temperature=0.8, top_p=0.9, seed=1),
+    "temperature 1.0, top_k 50, top_p 0.95": SamplingParams(
+        temperature=1.0, top_k=50, top_p=0.95, seed=1
+    ),
+    "temperature 1.0": SamplingParams(temperature=1.0, seed=1),
+    "greedy, penalties": SamplingParams(
+        temperature=0.0, repetition_penalty=1.1, presence_penalty=0.5
+    ),
+    "greedy, logprobs 5": SamplingParams(temperature=0.0, logprobs=5),
+}
+
+
+def model_like_logits(spread: float, seed: int = 0) -> NDArray[np.float32]:
+    """A bulk of normal scores and some favourites, as language models give.
+
+    Args:
+        spread: Of the bulk; 1.5 is peaked once the favourites are on top, 3 is flat.
+    """
+    rng = np.random.default_rng(seed)
+    logits = (rng.standard_normal((NUM_ROWS, VOCAB_SIZE)) * spread).astype(np.float32)
+    for row in logits:
+        favourites = rng.integers(0, VOCAB_SIZE, 40)
+        row[favourites] += np.linspace(14.0, 6.0, 40, dtype=np.float32)
+    return logits
+
+
+def naive(logits: NDArray[np.float32], params: SamplingParams, number: float) -> list[int]:
+    """One row after the other by the book."""
+    token_ids = []
+    for row in logits:
+        if params.temperature == 0.0:
+            token_ids.append(int(np.argmax(row)))
+            continue
+        assert params.temperature is not None
+        assert params.top_p is not None
+        scaled = row / np.float32(params.temperature)
+        weights = np.exp(scaled - scaled.max())
+        shares = weights / weights.sum()
+        order = np.argsort(-shares, kind="stable")
+        mass = np.cumsum(shares[order], dtype=np.float64)
+        kept = order[: np.searchsorted(mass, params.top_p) + 1]
+        within = np.cumsum(shares[kept], dtype=np.float64)
+        token_ids.append(int(kept[np.searchsorted(within, number * within[-1], side="right")]))
+    return token_ids
+
+
+def median_ms(call: Callable[[], object], num_rounds: int) -> float:
+    """The median time of a call in milliseconds."""
+    call()
+    seconds = []
+    for _ in range(num_rounds):
+        start = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds) * 1e3
+
+
+def sequences_of(params: SamplingParams, num_prompt: int = 200) -> list[Sequence]:
+    """One sequence for each row, with some history for the penalties."""
+    resolved = params.resolve(SamplingDefaults())
+    sequences = []
+    for row in range(NUM_ROWS):
+        prompt = tuple(range(row, row + num_prompt))
+        sequence = Sequence.of(Request(f"r{row}", prompt, resolved), row)
+        sequence.token_ids += range(1000, 1100)
+        sequences.append(sequence)
+    return sequences
+
+
+def main() -> None:
+    """Print one line for each workload."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--spread", type=float, default=1.5)
+    arguments = parser.parse_args()
+    logits = model_like_logits(arguments.spread)
+    print(f"{NUM_ROWS} rows of {VOCAB_SIZE} float32, spread {arguments.spread}, medians in ms")
+    sampler = Sampler(VOCAB_SIZE, [2])
+    for name, params in WORKLOADS.items():
+        sequences = sequences_of(params)
+        ours = median_ms(lambda s=sequences: sampler.sample(logits, s), arguments.rounds)
+        line = f"{name:40} {ours:8.2f}"
+        if params.top_k is None and params.logprobs is None and not params.presence_penalty:
+            resolved = params.resolve(SamplingDefaults())
+            theirs = median_ms(lambda p=resolved: naive(logits, p, 0.3), 3)
+            line += f"   naive {theirs:8.2f}   ratio {theirs / ours:6.1f}"
+        print(line)
+
+
+if __name__ == "__main__":
+    main()

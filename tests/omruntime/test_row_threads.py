@@ -1,0 +1,53 @@
+"""Large steps are shared out over threads, and nobody can tell from the results."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from omruntime.row_threads import LEAST_NUMBERS, RowThreads
+from omruntime.sampling_params import SamplingParams
+from omruntime.sequence import Request, Sequence
+
+WIDTH = LEAST_NUMBERS // 8
+
+
+def sequences_of(count: int) -> list[Sequence]:
+    return [Sequence.of(Request(f"r{i}", (i,), SamplingParams()), i) for i in range(count)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8, 9])
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+def test_results_are_in_order(count: int, num_threads: int) -> None:
+    rows = np.zeros((count, WIDTH), np.float32)
+    rows[:, 0] = range(count)
+    results = RowThreads(num_threads).map(
+        lambda row, sequence: (int(row[0]), sequence.arrival), rows, sequences_of(count)
+    )
+    assert results == [(i, i) for i in range(count)]
+
+
+def test_large_steps_use_two_threads_and_small_ones_none() -> None:
+    threads = RowThreads(2)
+
+    def who(row: NDArray[np.float32], sequence: Sequence) -> int:
+        return threading.get_ident()
+
+    small = threads.map(who, np.zeros((8, 4), np.float32), sequences_of(8))
+    assert set(small) == {threading.get_ident()}
+    large = threads.map(who, np.zeros((8, WIDTH), np.float32), sequences_of(8))
+    assert len(set(large)) == 2
+
+
+@pytest.mark.parametrize("bad", [0, 7])
+def test_an_error_of_any_thread_is_raised(bad: int) -> None:
+    def fail(row: NDArray[np.float32], sequence: Sequence) -> int:
+        if sequence.arrival == bad:
+            raise ValueError("row is bad")
+        return 0
+
+    with pytest.raises(ValueError, match="row is bad"):
+        RowThreads(2).map(fail, np.zeros((8, WIDTH), np.float32), sequences_of(8))
