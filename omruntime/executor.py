@@ -115,6 +115,8 @@ class GraphExecutor:
         start = perf_counter()
         self._inputs.copy_in(bucket)
         step.program.run(bucket)
+        # As in a step; and the device makes room for what comes out when it is first asked.
+        self._device.copy_out(step.logits_of(bucket.batch))
         self._device.synchronize()
         return perf_counter() - start
 

@@ -22,7 +22,12 @@ from omruntime.settings import EngineSettings
 from tests.omruntime.device.backends import as_real_device, simulated_device
 from tests.omruntime.device.simulated_oms import write_twice
 from tests.omruntime.test_engine import GREEDY, SCHEDULES, prompts, run_to_end
-from tests.omruntime.token_major_toy import LAYOUTS, NUM_BLOCKS, write_token_major_toy
+from tests.omruntime.token_major_toy import (
+    LAYOUTS,
+    NUM_BLOCKS,
+    compile_with_simatc,
+    write_token_major_toy,
+)
 from tests.omruntime.toy_model import BUCKETS, MAX_MODEL_LEN, toy_answer
 
 
@@ -92,6 +97,18 @@ def test_answers_do_not_depend_on_the_layout_of_the_oms(tmp_path: Path, layout: 
             engine.add(Request(f"r{i}", prompt, GREEDY))
         answers = run_to_end(engine)
     for i, prompt in enumerate(prompts(6)):
+        assert answers[f"r{i}"].token_ids == toy_answer(prompt, 20), i
+
+
+def test_programs_of_the_simulated_compiler_answer_alike(tmp_path: Path) -> None:
+    bundle = write_token_major_toy(tmp_path / "bundle")
+    compile_with_simatc(bundle)
+    with open_engine(bundle) as engine:
+        engine.warm_up(lambda index, count, bucket: None)
+        for i, prompt in enumerate(prompts(12)):
+            engine.add(Request(f"r{i}", prompt, GREEDY))
+        answers = run_to_end(engine)
+    for i, prompt in enumerate(prompts(12)):
         assert answers[f"r{i}"].token_ids == toy_answer(prompt, 20), i
 
 

@@ -8,12 +8,14 @@ of `toy_answer`, token by token.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from atc_pipeline.simatc.cli import main as simatc
 from omruntime.buckets import Bucket, Phase
 from omruntime.manifest import (
     FORMAT_VERSION,
@@ -72,6 +74,32 @@ def write_token_major_toy(
     manifest = _manifest(programs, entries, num_blocks, vocab_size)
     (folder / MANIFEST_NAME).write_text(manifest.to_json(), encoding="utf-8")
     return folder
+
+
+def compile_with_simatc(bundle: Path) -> None:
+    """Write the programs of a per-phase bundle anew, with the simulated compiler."""
+    manifest = Manifest.read(bundle)
+    num_blocks = manifest.kv.num_blocks
+    assert num_blocks is not None
+    onnx.save(_toy_graph(manifest.programs[0].outputs, VOCAB_SIZE), bundle / "step.onnx")
+    tensors = _fixed(num_blocks)
+    shapes = [",".join("-1" if isinstance(d, str) else str(d) for d in t.shape) for t in tensors]
+    names = (tensor.name for tensor in tensors)
+    input_shape = ";".join(f"{name}:{shape}" for name, shape in zip(names, shapes, strict=True))
+    open_dims = [dim for tensor in tensors for dim in tensor.shape if isinstance(dim, str)]
+    for spec in manifest.programs:
+        gears = [_gear(bucket, num_blocks) for bucket in spec.buckets]
+        dims = ";".join(",".join(str(gear[dim]) for dim in open_dims) for gear in gears)
+        code = simatc([
+            "--framework=5", f"--model={bundle / 'step.onnx'}",
+            f"--output={bundle / spec.path.removesuffix('.om')}", f"--soc_version={SOC}",
+            "--input_format=ND", f"--input_shape={input_shape}", f"--dynamic_dims={dims}",
+        ])  # fmt: skip
+        assert code == 0
+    sizes = {entry.path: (bundle / entry.path).stat().st_size for entry in manifest.files}
+    files = tuple(replace(entry, size_bytes=sizes[entry.path]) for entry in manifest.files)
+    text = replace(manifest, files=files).to_json()
+    (bundle / MANIFEST_NAME).write_text(text, encoding="utf-8")
 
 
 def _groups(layout: str, buckets: Sequence[Bucket]) -> dict[str, list[Bucket]]:
@@ -156,8 +184,11 @@ def _toy_graph(outputs: Sequence[TensorSpec], vocab_size: int) -> onnx.ModelProt
         "key_token": np.array(0, np.int64), "value_token": np.array(HEAD_DIM, np.int64),
         "value_weight": np.array(HEAD_DIM + 1, np.int64),
     }  # fmt: skip
+    nodes = [*_new_part(), *_past_part(), *_result_part(outputs[0].dtype)]
+    for i, node in enumerate(nodes):
+        node.name = f"node_{i}_{node.op_type}"  # the compiler wants names
     graph = helper.make_graph(
-        [*_new_part(), *_past_part(), *_result_part(outputs[0].dtype)],
+        nodes,
         "toy",
         [_value_info(spec) for spec in INPUTS],
         [_value_info(spec) for spec in outputs],

@@ -36,7 +36,7 @@ from omruntime.device.ascend.memory import (
     reserved_bytes,
 )
 from omruntime.device.ascend.memory_plan import plan_programs
-from omruntime.device.ascend.om_check import check_interface
+from omruntime.device.ascend.om_check import check_interface, with_known_outputs
 from omruntime.device.ascend.om_interface import read_interface
 from omruntime.device.ascend.program import AscendProgram
 from omruntime.device.ascend.session import DeviceSession, run_all
@@ -230,7 +230,7 @@ class AscendDevice:
     def _load(self, spec: ProgramSpec, path: Path, memory: LoadMemory) -> AscendProgram:
         model_id = load_model(self.driver, path, memory, self._set_external_weight)
         try:
-            interface = read_interface(self.driver, model_id)
+            interface = with_known_outputs(spec, read_interface(self.driver, model_id))
             check_interface(spec, interface)
         except BaseException:
             unload_model(self.driver, model_id)

@@ -5,14 +5,38 @@ The OM is trusted for what it is, and refused where the manifest says something 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from omruntime.buckets import Bucket
 from omruntime.device.ascend.om_interface import OmInterface, OmTensor
 from omruntime.errors import BundleError
 from omruntime.manifest import ProgramSpec, TensorSpec
 
+logger = logging.getLogger(__name__)
+
 _REMEDY = "build the bundle again"
+
+
+def with_known_outputs(spec: ProgramSpec, interface: OmInterface) -> OmInterface:
+    """The interface with the manifest's output names where the OM's say nothing of tensors.
+
+    ATC keeps the graph's order of outputs and names them `node:index:tensor`; the library
+    replaces names of 128 characters and more.
+
+    Source: hicann/ge api/acl/acl_model/model/model.cpp (ACL_MAX_TENSOR_NAME_LEN).
+    """
+    wanted, got = spec.outputs, interface.outputs
+    names = {tensor.name for tensor in wanted}
+    if len(wanted) != len(got) or names & {tensor.name for tensor in got}:
+        return interface
+    logger.warning(
+        "%s: the outputs are called %s; they are taken in their order as %s",
+        spec.path, [t.name for t in got], [t.name for t in wanted],
+    )  # fmt: skip
+    pairs = zip(wanted, got, strict=True)
+    return replace(interface, outputs=tuple(replace(o, name=w.name) for w, o in pairs))
 
 
 def check_interface(spec: ProgramSpec, interface: OmInterface) -> None:

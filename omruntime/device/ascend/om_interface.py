@@ -77,7 +77,7 @@ def _input(driver: Driver, desc: int, index: int) -> OmTensor:
     dtype = data_type_name(mdl.get_input_data_type(desc, index))
     dims, code = mdl.get_input_dims(desc, index)
     driver.check("acl.mdl.get_input_dims", code)
-    return OmTensor(name, dtype, tuple(dims["dims"]))
+    return OmTensor(name, dtype, tuple(dims["dims"][: dims["dimCount"]]))
 
 
 def _output(driver: Driver, desc: int, index: int) -> OmTensor:

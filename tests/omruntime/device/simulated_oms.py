@@ -89,7 +89,8 @@ def _info(
 
 
 def _output_name(spec: TensorSpec) -> str:
-    return f"node_{spec.name}:0:{spec.name}"
+    """As ATC calls it; a name with a colon stands as it is."""
+    return spec.name if ":" in spec.name else f"node_{spec.name}:0:{spec.name}"
 
 
 def _desc(spec: TensorSpec, name: str, fixed: Gear, gears: Sequence[Gear]) -> TensorDesc:

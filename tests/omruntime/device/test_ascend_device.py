@@ -34,6 +34,8 @@ from tests.omruntime.device.simulated_oms import (
     SMALL_GEAR,
     TWICE_TENSORS,
     WEIGHT_BYTES,
+    twice_model,
+    write_simulated_om,
     write_twice,
 )
 from tests.omruntime.test_engine import GREEDY
@@ -262,6 +264,27 @@ def test_work_memory_grows_once_and_is_planned_so(tmp_path: Path) -> None:
         device.load_program(spec, tmp_path)
     assert simulation.used_bytes[0] == planned["work memory"] + planned["weights"]
     device.close()
+
+
+def test_outputs_without_a_tensor_name_are_taken_in_order(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    synthetic = (TWICE_TENSORS[0], (TensorSpec("output_0:0", "float32", ("batch", "tokens")),))
+    gears = (SMALL_GEAR, LARGE_GEAR)
+    write_simulated_om(tmp_path / "twice.om", twice_model(), synthetic, gears)
+    simulation = Simulation()
+    device = simulated_device(simulation)
+    program = device.load_program(TWICE, tmp_path)
+    assert "the outputs are called ['0']; they are taken in their order as ['y']" in caplog.text
+    x, y = (DeviceTensor(device.alloc(64), 0, (2, 1), "float32") for _ in range(2))
+    program.bind(SMALL, {"x": x}, {"y": y})
+    device.copy_in(x, np.ones((2, 1), np.float32))
+    program.run(SMALL)
+    array = device.copy_out(y)
+    device.synchronize()
+    assert array.tolist() == [[2.0], [2.0]]
+    device.close()
+    assert simulation.leaks == ()
 
 
 def test_a_step_allocates_nothing_and_waits_once(tmp_path: Path) -> None:
