@@ -192,15 +192,19 @@ class _KeptFolder:
     work: Path
     target: Path
 
-    def keep_log(self, job_folder: Path) -> Path:
-        """Copy the logs of a failed job; returns the main one's new place."""
+    def keep_log(self, job_folder: Path) -> str:
+        """Copy the logs of a failed job; says where the main one is now."""
         target = self.target / job_folder.name
-        shutil.rmtree(target, ignore_errors=True)
-        target.mkdir(parents=True)
-        shutil.copyfile(job_folder / "atc.log", target / "atc.log")
-        if (job_folder / "plog").is_dir():
-            shutil.copytree(job_folder / "plog", target / "plog")
-        return target / "atc.log"
+        try:
+            shutil.rmtree(target, ignore_errors=True)
+            target.mkdir(parents=True)
+            shutil.copyfile(job_folder / "atc.log", target / "atc.log")
+            if (job_folder / "plog").is_dir():
+                shutil.copytree(job_folder / "plog", target / "plog")
+        except OSError as error:
+            # The failure itself must not be hidden by that of keeping its log.
+            return f"could not be kept: {error}"
+        return str(target / "atc.log")
 
     @contextlib.contextmanager
     def everything(self) -> Iterator[None]:

@@ -14,15 +14,20 @@ from pathlib import Path
 
 from atc_pipeline.building_folder import BuildingFolder
 from atc_pipeline.bundle import BuildRecord, ExportedGraph, write_manifest
+from atc_pipeline.draft import DRAFT_NAME
 from atc_pipeline.resources import available_memory_bytes, mib, require_disk, require_memory
-from omruntime.errors import ConfigError, ExportError
+from omruntime.errors import ExportError
 from omruntime.manifest import Manifest
 
 Progress = Callable[[str], None]
 Exporter = Callable[[Path, Progress], ExportedGraph]
+# Looks at an export in its folder; returns warnings, raises when the compiler would refuse it.
+Lint = Callable[[Path, ExportedGraph], tuple[str, ...]]
 
-BUILT_IN_TARGETS = ("cpu",)
 _FLOAT32_BYTES = 4
+_FLOAT16_BYTES = 2
+# The OMs' constants once more for another layout, and the compile cache's copy of both.
+_OM_COPIES = 4
 _SCRATCH = ".scratch"
 
 
@@ -46,6 +51,13 @@ class BuildNeeds:
         weight_bytes = num_parameters * _FLOAT32_BYTES
         return BuildNeeds(4 * weight_bytes + (1 << 30), 2 * weight_bytes + (64 << 20))
 
+    @staticmethod
+    def of_ascend(num_parameters: int | None) -> BuildNeeds:
+        """The same for a target that ATC compiles for: a float16 graph and its OMs besides."""
+        needs = BuildNeeds.of_parameters(num_parameters)
+        om_bytes = _OM_COPIES * _FLOAT16_BYTES * (num_parameters or 0)
+        return BuildNeeds(needs.memory_bytes, needs.disk_bytes + om_bytes)
+
 
 @dataclass(frozen=True, slots=True)
 class BuildRequest:
@@ -54,18 +66,6 @@ class BuildRequest:
     output: Path
     record: BuildRecord
     needs: BuildNeeds
-
-
-def require_built_in(target: str) -> None:
-    """Refuse a target that this build cannot compile for.
-
-    Raises:
-        ConfigError: The message names the target and those that are built in.
-    """
-    if target not in BUILT_IN_TARGETS:
-        raise ConfigError(
-            f"target {target} is not built in yet; built in are: {', '.join(BUILT_IN_TARGETS)}"
-        )
 
 
 def require_room(needs: BuildNeeds, folder: Path) -> None:
@@ -89,7 +89,7 @@ def fill_bundle(
     Raises:
         ExportError: The export failed, or memory or disk space ran out; nothing is published.
     """
-    with _named_shortages(building.path):
+    with named_shortages(building.path):
         with _scratch_folder(building.path):
             graph = export(building.path, progress)
         progress("hashing files")
@@ -97,6 +97,23 @@ def fill_bundle(
         progress("publishing")
         building.publish()
     return manifest, graph.warnings
+
+
+def fill_draft(
+    folder: Path, record: BuildRecord, export: Exporter, lint: Lint, progress: Progress
+) -> None:
+    """Export into `folder` and write the draft that the compilation starts from.
+
+    Raises:
+        ExportError: The export or the lint failed, or memory or disk space ran out.
+    """
+    with named_shortages(folder):
+        with _scratch_folder(folder):
+            graph = export(folder, progress)
+        progress("checking the graph for ATC")
+        warnings = lint(folder, graph)
+        progress("hashing files")
+        write_manifest(folder, graph, record, name=DRAFT_NAME, warnings=warnings)
 
 
 @contextmanager
@@ -112,7 +129,7 @@ def _scratch_folder(parent: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _named_shortages(folder: Path) -> Iterator[None]:
+def named_shortages(folder: Path) -> Iterator[None]:
     """Say "memory" or "disk space" when that is why a library failed."""
     try:
         yield

@@ -10,8 +10,14 @@ from typing import Self, TextIO
 class StageProgress:
     """Writes `[2] tracing ... 12.3 s`; call it at the start of each stage, inside `with`."""
 
-    def __init__(self, stream: TextIO, num_stages: int | None = None) -> None:
+    def __init__(self, stream: TextIO, num_stages: int | None = None, label: str = "") -> None:
+        """Count from 1.
+
+        Args:
+            label: In front of the number, where two parts of a command count for themselves.
+        """
         self._stream = stream
+        self._label = label
         self._of = "" if num_stages is None else f"/{num_stages}"
         self._count = 0
         self._started_s: float | None = None
@@ -37,7 +43,7 @@ class StageProgress:
         self._finish()
         self._count += 1
         self._started_s = time.monotonic()
-        self._write(f"[{self._count}{self._of}] {stage} ... ")
+        self._write(f"[{self._label}{self._count}{self._of}] {stage} ... ")
 
     def note(self, line: str) -> None:
         """Say something within the running stage, on a line of its own."""

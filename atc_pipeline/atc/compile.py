@@ -7,6 +7,7 @@ afterwards; its log lies beside it until the end.
 from __future__ import annotations
 
 import select
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from atc_pipeline.atc.run import RunningAtc
 # Of `atc`, beside the OM. Source: hicann/ge base/common/file_constant_utils.
 WEIGHT_FOLDER = "weight"
 _HEARTBEAT_S = 30.0
+_NO_ROOM_BYTES = 1 << 20
 
 
 class CompileProgress(Protocol):
@@ -50,7 +52,7 @@ class CompileSettings:
     Attributes:
         num_runs: How many at a time.
         timeout_s: Of each run.
-        keep_log: Called with a failed job's folder; returns where its log can be read when the
+        keep_log: Called with a failed job's folder; says where its log can be read when the
             working folder is gone.
         accept: Called with each fresh OM's job and folder; raises when the OM is not what was
             asked for, so that it is not remembered.
@@ -59,7 +61,7 @@ class CompileSettings:
     tool: AtcTool
     num_runs: int
     timeout_s: float
-    keep_log: Callable[[Path], Path]
+    keep_log: Callable[[Path], str]
     accept: Callable[[CompileJob, Path], None]
 
 
@@ -162,5 +164,6 @@ def _require_success(
     if result.exit_code == 0 and not result.timed_out and (folder / om_name(job)).is_file():
         return
     made = tuple(sorted(path.name for path in folder.glob("*.om")))
-    log_path = settings.keep_log(folder)
-    raise atc_error(FailedRun(settings.tool, job, result, settings.timeout_s, log_path, made))
+    is_full = shutil.disk_usage(folder).free < _NO_ROOM_BYTES
+    log = settings.keep_log(folder)
+    raise atc_error(FailedRun(settings.tool, job, result, settings.timeout_s, log, made, is_full))

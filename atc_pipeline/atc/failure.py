@@ -9,7 +9,6 @@ import re
 import shlex
 import signal
 from dataclasses import dataclass
-from pathlib import Path
 
 from atc_pipeline.atc.find import AtcTool
 from atc_pipeline.atc.jobs import CompileJob, bucket_name
@@ -41,6 +40,7 @@ _ADVICE_BY_CODE = {
     "EC0010": "a Python package that CANN needs is missing, see the message; install it for the "
     "Python that CANN uses",
 }
+_DISK_FULL = "the disk is full: free some, or choose another --output"
 _ADVICE_BY_TEXT = (
     (
         "error while loading shared libraries",
@@ -51,7 +51,7 @@ _ADVICE_BY_TEXT = (
         "No module named",
         "CANN's set_env.sh was not sourced, or a Python package it needs is absent",
     ),
-    ("No space left on device", "the disk is full: free some, or choose another --output"),
+    ("No space left on device", _DISK_FULL),
 )
 _OTHERWISE = "read the log; a rerun with --atc-flag log=debug says more"
 _COMMAND_LINE = "atc refused a flag: it may be of a release that lacks it; compare with atc --help"
@@ -62,16 +62,18 @@ class FailedRun:
     """A run that did not make its OM.
 
     Attributes:
-        log_path: Where its output can be read afterwards.
+        log: Where its output can be read afterwards, in words.
         made: OM files under other names than the wanted one.
+        is_disk_full: Whether no room was left behind it, maybe not even for its own message.
     """
 
     tool: AtcTool
     job: CompileJob
     result: AtcResult
     timeout_s: float
-    log_path: Path
+    log: str
     made: tuple[str, ...] = ()
+    is_disk_full: bool = False
 
 
 def atc_error(run: FailedRun) -> AtcError:
@@ -81,7 +83,7 @@ def atc_error(run: FailedRun) -> AtcError:
     rows += [
         ("do", _advice(run)),
         ("command", shlex.join([*run.tool.command, *build_atc_argv(run.job.options)])),
-        ("log", str(run.log_path)),
+        ("log", run.log),
     ]
     lines = [f"  {name}: {value}" for name, value in rows]
     tail = [line for line in text.splitlines() if line.strip()][-_TAIL_LINES:]
@@ -144,6 +146,8 @@ def _advice(run: FailedRun) -> str:
         return "a name with <os>_<cpu> means that some shape stayed unknown: run export-om lint"
     if result.exit_code - 128 == signal.SIGKILL:
         return "give the build more memory, run --jobs 1, give fewer buckets or --layout static"
+    if run.is_disk_full:
+        return _DISK_FULL
     for fragment, advice in _ADVICE_BY_TEXT:
         if fragment in text:
             return advice

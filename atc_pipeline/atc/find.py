@@ -23,6 +23,7 @@ _HOME_VARIABLES = ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH")
 # Where the installers put a toolkit, for shells that did not source set_env.sh: releases up to
 # 8.3 as ascend-toolkit/latest, later ones as cann.
 _INSTALLED = ("Ascend/cann", "Ascend/ascend-toolkit/latest")
+_NOTHING = {"PATH": "no atc in it"}
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -66,7 +67,7 @@ def find_atc(named: str | None, environ: Mapping[str, str], root: Path = Path("/
     for source, path in _places(environ, root):
         if path is not None and _is_program(path):
             return AtcTool((str(path),), toolkit_version(path), False, f"{source}: {path}")
-        looked.append(f"{source}: {path or 'not set'}")
+        looked.append(f"{source}: {path or _NOTHING.get(source, 'not set')}")
     lines = "".join(f"\n  {number}. {line}" for number, line in enumerate(_order(looked), 1))
     raise AtcError(
         f"atc was not found; looked, in this order, at{lines}\n"

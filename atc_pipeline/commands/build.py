@@ -1,96 +1,97 @@
-"""`export-om build`: a checkpoint becomes a bundle."""
+"""`export-om build`: a checkpoint becomes a bundle, here or with a compiler elsewhere."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 
-from atc_pipeline.build import (
-    BUILT_IN_TARGETS,
-    BuildNeeds,
-    BuildRequest,
-    Exporter,
-    Progress,
-    fill_bundle,
-    require_built_in,
-    require_room,
-)
-from atc_pipeline.building_folder import BuildingFolder, building_folder
+from atc_pipeline.build import BuildNeeds, BuildRequest, Exporter, Progress
 from atc_pipeline.bundle import BuildRecord, ExportedGraph, parse_source_date
-from atc_pipeline.bundle_inspect import summarise
 from atc_pipeline.checkpoint_size import count_parameters
-from atc_pipeline.commands.arguments import Commands, add_number, add_traceback, missing_libraries
-from atc_pipeline.exit_codes import run_reported
-from atc_pipeline.progress import StageProgress
-from atc_pipeline.supervise import run_in_child, stop_signals
+from atc_pipeline.commands.arguments import Commands, missing_libraries
+from atc_pipeline.commands.build_ascend import ascend_build, job_settings, lint_for_atc
+from atc_pipeline.commands.build_options import (
+    BuildKind,
+    accepting_flags,
+    add_build_parser,
+    find_build_kind,
+)
+from atc_pipeline.commands.build_runs import (
+    Drafting,
+    build_ascend_supervised,
+    build_supervised,
+    bundle_compiled,
+    emit_supervised,
+)
+from atc_pipeline.plan.gears_file import read_gears
+from omruntime.errors import ConfigError
 
 
 def add_parser(commands: Commands) -> None:
     """Add the subcommand."""
-    from export.spec import DEFAULT_BLOCK_SIZE, DEFAULT_MAX_MODEL_LEN, DEFAULT_MAX_NUM_SEQS
+    from export.profiles import PROFILES
 
-    parser = commands.add_parser(
-        "build", help="export a checkpoint into a bundle", allow_abbrev=False
-    )
-    parser.set_defaults(command=_build)
-    parser.add_argument(
-        "checkpoint", help="folder with safetensors, GGUF file, or Hub id when there is a network"
-    )
-    add = parser.add_argument
-    add("--output", type=Path, required=True, metavar="DIR", help="bundle to write or replace")
-    targets = ", ".join(BUILT_IN_TARGETS)
-    add("--target", required=True, help=f"what to build for; built in: {targets}")
-    add("--name", help="the model's name for clients (default: the checkpoint's)")
-    own = f"the model's own, at most {DEFAULT_MAX_MODEL_LEN}"
-    add("--max-model-len", type=int, metavar="N", help=f"tokens per sequence (default: {own})")
-    add_number(parser, "--max-num-seqs", DEFAULT_MAX_NUM_SEQS, "sequences that run at once")
-    add_number(parser, "--block-size", DEFAULT_BLOCK_SIZE, "tokens per block of the KV cache")
-    add_number(parser, "--num-threads", 0, "threads of the libraries; 0 leaves it to them")
-    add("--allow-unproven", action="store_true", help="let the parity gate alone decide")
-    add("--allow-unused-tensors", action="store_true", help="accept tensors the model ignores")
-    add_traceback(parser)
-
-
-def build_supervised(request: BuildRequest, export: Exporter, show_traceback: bool) -> int:
-    """Build in a child process and clean up after it; returns the exit code.
-
-    Raises:
-        OmError: The output is taken, there is too little room, or a signal ended the child.
-        StopRequested: A stop signal came; the child and its files are gone.
-    """
-
-    def fill() -> int:
-        return run_reported(lambda: _fill(building, request, export), show_traceback)
-
-    with stop_signals(), building_folder(request.output) as building:
-        require_room(request.needs, building.output.parent)
-        return run_in_child(fill)
-
-
-def _fill(building: BuildingFolder, request: BuildRequest, export: Exporter) -> int:
-    with StageProgress(sys.stderr) as progress:
-        manifest, warnings = fill_bundle(building, request.record, export, progress)
-    for warning in warnings:
-        print(f"warning: {warning}", file=sys.stderr)
-    print(f"{request.output}: {summarise(manifest)}")
-    return 0
+    targets = tuple(target for profile in PROFILES for target in profile.targets)
+    add_build_parser(commands, targets).set_defaults(command=_build)
 
 
 def _build(options: argparse.Namespace) -> int:
-    from export.spec import ExportSpec
+    kind = find_build_kind(options)
+    if kind is BuildKind.FROM_COMPILED:
+        return bundle_compiled(
+            options.from_compiled, options.output, options.strict, options.keep_onnx
+        )
+    request, export = _request(options, kind)
+    if kind is BuildKind.CPU:
+        return build_supervised(request, export, options.traceback)
+    settings, is_simulated = job_settings(options)
+    lint = lint_for_atc(options.target, settings, options.strict)
+    drafting = Drafting(export, lint, options.traceback)
+    if kind is BuildKind.EMIT:
+        return emit_supervised(request, drafting, settings, is_simulated)
+    return build_ascend_supervised(request, drafting, ascend_build(options))
 
-    require_built_in(options.target)
+
+def _request(options: argparse.Namespace, kind: BuildKind) -> tuple[BuildRequest, Exporter]:
+    from export.profiles import profile_for_target
+
+    spec, export = _exporter(options)
+    num_parameters = count_parameters(spec)
+    is_cpu = kind is BuildKind.CPU
+    needs = BuildNeeds.of_parameters if is_cpu else BuildNeeds.of_ascend
+    record = BuildRecord(
+        target=options.target,
+        checkpoint_name=_checkpoint_name(options.checkpoint),
+        flags=accepting_flags(options),
+        source_date=parse_source_date(os.environ),
+        profile=profile_for_target(options.target).name,
+    )
+    output = options.emit if kind is BuildKind.EMIT else options.output
+    return BuildRequest(output, record, needs(num_parameters)), export
+
+
+def _exporter(options: argparse.Namespace) -> tuple[Path, Exporter]:
+    """The checkpoint's path, and what exports it."""
+    from export.spec import DEFAULT_MAX_NUM_SEQS, ExportSpec
+
+    gears = None if options.buckets is None else read_gears(options.buckets)
+    planned_blocks, planned_size = (
+        (None, None) if gears is None else (gears.num_blocks, gears.block_size)
+    )
     spec = ExportSpec(
         checkpoint=options.checkpoint,
+        target=options.target,
         name=options.name,
-        block_size=options.block_size,
+        block_size=_agreed("--block-size", options.block_size, planned_size),
+        num_blocks=_agreed("--num-blocks", options.num_blocks, planned_blocks),
         max_model_len=options.max_model_len,
-        max_num_seqs=options.max_num_seqs,
+        max_num_seqs=_or(options.max_num_seqs, DEFAULT_MAX_NUM_SEQS),
+        buckets=None if gears is None else gears.buckets,
         allow_unproven=options.allow_unproven,
         allow_unused_tensors=options.allow_unused_tensors,
-        num_threads=options.num_threads,
+        allow_clipping=options.allow_fp16_clipping,
+        num_threads=_or(options.num_threads, 0),
     )
 
     def export(out_dir: Path, progress: Progress) -> ExportedGraph:
@@ -101,15 +102,22 @@ def _build(options: argparse.Namespace) -> int:
             raise missing_libraries(error) from error
         return export_step_graph(spec, out_dir, progress)
 
-    record = BuildRecord(
-        target=options.target,
-        checkpoint_name=_checkpoint_name(options.checkpoint),
-        flags=_accepting_flags(options),
-        source_date=parse_source_date(os.environ),
-    )
-    needs = BuildNeeds.of_parameters(count_parameters(spec.path))
-    request = BuildRequest(options.output, record, needs)
-    return build_supervised(request, export, options.traceback)
+    return spec.path, export
+
+
+def _agreed(flag: str, given: int | None, planned: int | None) -> int | None:
+    """A number that both the command line and the plan may name, but not differently.
+
+    Raises:
+        ConfigError: They differ.
+    """
+    if given is not None and planned is not None and given != planned:
+        raise ConfigError(f"{flag} is {given}, the file of --buckets was planned for {planned}")
+    return planned if given is None else given
+
+
+def _or(given: int | None, default: int) -> int:
+    return default if given is None else given
 
 
 def _checkpoint_name(checkpoint: str) -> str:
@@ -117,11 +125,3 @@ def _checkpoint_name(checkpoint: str) -> str:
     if Path(checkpoint).exists():
         return Path(checkpoint).absolute().name
     return checkpoint
-
-
-def _accepting_flags(options: argparse.Namespace) -> tuple[str, ...]:
-    flags = {
-        "--allow-unproven": options.allow_unproven,
-        "--allow-unused-tensors": options.allow_unused_tensors,
-    }
-    return tuple(flag for flag, given in flags.items() if given)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from atc_pipeline.build import BuildNeeds, BuildRequest
 from atc_pipeline.bundle import BuildRecord
-from atc_pipeline.commands.build import build_supervised
+from atc_pipeline.commands.build_runs import build_supervised
 from atc_pipeline.exit_codes import run_reported
 from export.result import ExportResult
 from tests.atc_pipeline.fake_export import fake_export

@@ -180,7 +180,7 @@ def test_a_program_that_is_not_what_was_asked_for_ends_the_build(
 
 def test_no_om_at_all_ends_the_build(tmp_path: Path) -> None:
     tool = fake_tool(tmp_path, "echo junk >$output.om")
-    with pytest.raises(AtcError, match=r"unusable program: .*prefill\.om"):
+    with pytest.raises(AtcError, match=r"unusable program: .*\.om: header"):
         build_simulated(tmp_path / "out", settings(None, tool=tool))
 
 
@@ -248,3 +248,11 @@ def test_what_a_killed_build_left_in_the_temporary_folder_is_removed(
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     build_simulated(tmp_path / "odd #1" / "out", settings(cache))
     assert list(temporary.iterdir()) == []
+
+
+def test_a_disk_that_fills_up_is_named(small_disk: Path, tmp_path: Path) -> None:
+    """BL-11: whether atc or the build itself meets the end, and nothing stays but room."""
+    tool = fake_tool(tmp_path, "head -c 4000000 /dev/zero >$output.om")
+    with pytest.raises(AtcError, match="do: the disk is full"):
+        build_simulated(small_disk / "out", settings(None, tool=tool))
+    assert [p.name for p in small_disk.iterdir() if p.name != "out.atc"] == []

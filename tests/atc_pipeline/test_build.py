@@ -2,18 +2,17 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from atc_pipeline.build import BuildNeeds, Exporter, fill_bundle, require_built_in, require_room
+from atc_pipeline.build import BuildNeeds, Exporter, fill_bundle, require_room
 from atc_pipeline.building_folder import building_folder
 from atc_pipeline.bundle import BuildRecord
 from export.result import ExportResult
-from omruntime.errors import ConfigError, ExportError
+from omruntime.errors import ExportError
 from tests.atc_pipeline.fake_export import fake_export
 
 Progress = Callable[[str], None]
@@ -64,18 +63,6 @@ def test_a_full_disk_is_named(tmp_path: Path, code: int) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MiB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("needs the right to mount a tmpfs")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
 def test_a_disk_that_fills_up_leaves_nothing(small_disk: Path) -> None:
     """BL-11: ENOSPC half way, then a clean next run."""
 
@@ -102,12 +89,6 @@ def test_memory_that_runs_out_is_named(tmp_path: Path, error: Exception) -> None
 def test_other_errors_keep_their_kind(tmp_path: Path, error: Exception) -> None:
     with pytest.raises(type(error)):
         build(tmp_path / "out", failing_with(error))
-
-
-def test_a_target_that_is_not_built_in_is_refused_by_name() -> None:
-    require_built_in("cpu")
-    with pytest.raises(ConfigError, match="Ascend310P3 is not built in yet; built in are: cpu"):
-        require_built_in("Ascend310P3")
 
 
 def test_the_estimate_is_checked_before_the_start(tmp_path: Path) -> None:

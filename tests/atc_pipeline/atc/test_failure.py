@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from atc_pipeline.atc.failure import FailedRun, atc_error
@@ -18,7 +16,7 @@ FAILED = START + (
 
 def message(output: str, exit_code: int = 255, *, timed_out: bool = False) -> str:
     result = AtcResult(exit_code, timed_out, output, 1.0)
-    run = FailedRun(TOOL, fake_jobs()[1], result, 3600, Path("/logs/decode/atc.log"))
+    run = FailedRun(TOOL, fake_jobs()[1], result, 3600, "/logs/decode/atc.log")
     return str(atc_error(run))
 
 

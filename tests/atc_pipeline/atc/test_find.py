@@ -53,7 +53,7 @@ def test_nothing_found_says_where_it_looked(tmp_path: Path) -> None:
     lines = str(caught.value).splitlines()
     assert lines[1] == "  1. --atc: not given"
     assert lines[3] == "  3. ASCEND_TOOLKIT_HOME: not set"
-    assert "  9. PATH: not set" in lines
+    assert "  9. PATH: no atc in it" in lines
     assert "--emit" in lines[-1]
     assert "set_env.sh" in lines[-1]
 

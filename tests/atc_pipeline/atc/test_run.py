@@ -29,9 +29,10 @@ def running(tool: AtcTool, folder: Path, timeout_s: float = 30) -> Iterator[Runn
 
 
 def watch_pids(path: Path, count: int) -> list[int]:
-    """Handles of processes whose ids a fake compiler writes into a named pipe, one a line."""
-    with path.open() as pipe:
-        return [os.pidfd_open(int(pipe.readline())) for _ in range(count)]
+    """Handles of processes whose ids a fake compiler writes into a named pipe, in one line."""
+    pids = path.read_text().split()
+    assert len(pids) == count
+    return [os.pidfd_open(int(pid)) for pid in pids]
 
 
 def assert_ended(handle: int) -> None:
@@ -97,7 +98,7 @@ def test_closing_ends_it(tmp_path: Path) -> None:
 def test_nothing_outlives_a_killed_parent(tmp_path: Path) -> None:
     """BL-45: the kernel closes the guard's input, however the parent ends."""
     os.mkfifo(tmp_path / "pids")
-    tool = fake_tool(tmp_path, "sleep 60 & echo $! >pids; echo $$ >pids; wait")
+    tool = fake_tool(tmp_path, "sleep 60 & echo $! $$ >pids; wait")
     code = (
         "import sys; from pathlib import Path\n"
         "from atc_pipeline.atc.find import AtcTool; from atc_pipeline.atc.run import RunningAtc\n"
