@@ -31,8 +31,7 @@ def add_parser(commands: Commands) -> None:
     add("graph", type=Path, help="ONNX file, bundle, or folder that build --emit wrote")
     add(
         "--target",
-        default=DEFAULT_SOC,
-        help=f"one of {', '.join(SOCS)} (default: {DEFAULT_SOC})",
+        help=f"one of {', '.join(SOCS)} (default: what a folder was built for, else {DEFAULT_SOC})",
     )
     add("--buckets", type=Path, metavar="FILE", help="gears that `export-om plan --output` wrote")
     add("--strict", action="store_true", help="warnings, such as AI CPU operators, fail too")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -97,7 +98,19 @@ def _plan(options: argparse.Namespace) -> int:
         plan = make_plan(source.sizes, lengths, default, request)
     _write(options, plan)
     sys.stdout.write(plan_json(plan) if options.json else plan_text(plan))
+    if options.output is not None and not options.json:
+        print(f"next: {_build_command(options, plan)}")
     return 0
+
+
+def _build_command(options: argparse.Namespace, plan: Plan) -> str:
+    """The build that the buckets were planned for; other limits would not be covered."""
+    request = plan.request
+    words = ["export-om", "build", options.checkpoint, "--target", request.soc.name]
+    words += ["--layout", request.layout.value, "--buckets", str(options.output)]
+    words += ["--max-model-len", str(request.max_model_len)]
+    words += ["--max-num-seqs", str(request.max_num_seqs), "--output", "BUNDLE"]
+    return shlex.join(words)
 
 
 def _request(

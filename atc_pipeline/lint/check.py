@@ -1,6 +1,6 @@
 """`lint_model`: an ONNX file, a bundle or an emitted folder against all rules.
 
-Owns the choice of the file and the order of the findings.
+Owns the list of rules and the order of the findings; what a folder holds is `source.py`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from atc_pipeline.lint.gears import Gears
 from atc_pipeline.lint.graph import LintGraph, read_graph
 from atc_pipeline.lint.report import Finding, LintReport, Severity
 from atc_pipeline.lint.rule import Rule
-from atc_pipeline.soc import find_soc
-from omruntime.errors import ConfigError
-from omruntime.manifest import MANIFEST_NAME, Manifest
+from atc_pipeline.lint.source import find_source
+from atc_pipeline.soc import DEFAULT_SOC, find_soc
 
 ALL_RULES: tuple[Rule, ...] = (
     *rules_operators.RULES,
@@ -38,25 +37,25 @@ ALL_RULES: tuple[Rule, ...] = (
 )
 
 
-def lint_model(path: Path, target: str, gears: Gears | None = None) -> LintReport:
+def lint_model(path: Path, target: str | None = None, gears: Gears | None = None) -> LintReport:
     """Check one model by all rules of the target's profile; weights are not read.
 
     Args:
         path: An ONNX file; or a folder with exactly one: a bundle, or what `build --emit` wrote.
-        target: A chip, such as `Ascend310P3`.
-        gears: The buckets it will be compiled for; by default those of a bundle's manifest.
+        target: A chip, such as `Ascend310P3`; None takes the folder's, or else `DEFAULT_SOC`.
+        gears: The buckets it will be compiled for; None takes the folder's.
 
     Raises:
         ConfigError: No such chip or file, or the file is no ONNX model.
-        BundleError: The folder's manifest is damaged.
+        BundleError: The folder's index is damaged.
     """
-    profile = find_soc(target).profile
-    if path.is_dir():
-        gears = gears if gears is not None else _gears_of(path)
-        path = _only_graph(path)
-    if path.is_file() and path.stat().st_size > rules_files.MAX_FILE_BYTES:
-        return LintReport(path, target, 0, (_too_large(path),))
-    return lint_graph(read_graph(path, gears), target, profile)
+    source = find_source(path)
+    soc = find_soc(target or source.soc or DEFAULT_SOC)
+    graph_path = source.graph
+    if graph_path.is_file() and graph_path.stat().st_size > rules_files.MAX_FILE_BYTES:
+        return LintReport(graph_path, soc.name, 0, (_too_large(graph_path),))
+    graph = read_graph(graph_path, gears if gears is not None else source.gears)
+    return lint_graph(graph, soc.name, soc.profile)
 
 
 def lint_graph(graph: LintGraph, target: str, profile: str) -> LintReport:
@@ -67,30 +66,6 @@ def lint_graph(graph: LintGraph, target: str, profile: str) -> LintReport:
 
 def _errors_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda f: f.severity is not Severity.ERROR))
-
-
-def _gears_of(folder: Path) -> Gears | None:
-    if not (folder / MANIFEST_NAME).is_file():
-        return None
-    return Gears.of_manifest(Manifest.read(folder))
-
-
-def _only_graph(folder: Path) -> Path:
-    """The one ONNX file below a folder.
-
-    Raises:
-        ConfigError: There is none, or more than one.
-    """
-    found = sorted(folder.rglob("*.onnx"))
-    if len(found) == 1:
-        return found[0]
-    if not found:
-        raise ConfigError(
-            f"{folder} holds no ONNX file; a bundle of OMs cannot be linted any more: give the "
-            f"graph, or the folder that `export-om build --emit` wrote"
-        )
-    names = ", ".join(str(path.relative_to(folder)) for path in found)
-    raise ConfigError(f"{folder} holds several ONNX files ({names}); name the one to lint")
 
 
 def _too_large(path: Path) -> Finding:

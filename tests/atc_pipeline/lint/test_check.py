@@ -11,12 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from atc_pipeline.atc.jobs import JobSettings
 from atc_pipeline.cli import main
+from atc_pipeline.emit import write_emitted
 from atc_pipeline.lint.check import ALL_RULES, lint_model
 from atc_pipeline.lint.report import Severity
+from atc_pipeline.lint.source import find_source
 from omruntime.errors import ConfigError, ExportError
 from omruntime.manifest import Manifest
 from tests.atc_pipeline.lint.graphs import found, model, node, save
+from tests.atc_pipeline.tiny_step_graph import write_draft
 
 
 @pytest.fixture
@@ -73,6 +77,24 @@ def test_files_that_are_no_models(tmp_path: Path, content: bytes | None, words: 
         path.write_bytes(content)
     with pytest.raises(ConfigError, match=words):
         lint_model(path, "Ascend310P3")
+
+
+def test_an_emitted_folder_brings_its_chip_and_the_buckets_of_each_program(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "emitted"
+    draft = write_draft(folder)
+    write_emitted(folder, JobSettings(), is_simulated=False)
+    source = find_source(folder)
+    assert (source.graph, source.soc) == (folder / "programs" / "step.onnx", draft.soc)
+    assert source.gears is not None
+    assert {name for name, _ in source.gears.programs} == {
+        "programs/prefill.om",
+        "programs/decode.om",
+    }
+    assert source.gears.num_blocks == draft.kv.num_blocks
+    report = lint_model(folder)
+    assert (report.target, report.findings) == (draft.soc, ())
 
 
 def test_folders_without_or_with_several_graphs(tmp_path: Path, clean: Path) -> None:

@@ -16,6 +16,8 @@ from atc_pipeline.plan.lengths import RequestLength, read_lengths
 from omruntime.errors import ConfigError
 from omruntime.sequence import FinishReason
 from server.logs import log_finished, request_id_var, set_up_logging
+from server.request_tally import RequestTally
+from server.text import TextDelta
 from tests.server.wire_fakes import end
 
 
@@ -119,15 +121,17 @@ def server_log() -> Iterator[io.StringIO]:
 def test_the_servers_own_lines(tmp_path: Path, server_log: io.StringIO) -> None:
     logging.getLogger("server.app").info("serving on 127.0.0.1:50051")
     request_id_var.set("r1")
-    one = end(0, FinishReason.LENGTH)
-    assert one.usage is not None
-    usage = one.usage
-    log_finished(1, [one])
-    log_finished(1, [])
+    tally = RequestTally(3)
+    tally.count(TextDelta(1, "ab", (5, 6), num_prompt_tokens=4))
+    tally.count(end(0, FinishReason.LENGTH))
+    log_finished(tally)
+    # Nobody saw its prompt, so it says nothing about lengths.
+    log_finished(RequestTally(1))
     request_id_var.set("")
-    (found,) = read(tmp_path, "om-serve.log", server_log.getvalue())
-    prompt, output, cached = usage.num_prompt_tokens, usage.num_output_tokens, 0
-    assert found == (prompt, output, min(max(cached, usage.num_cached_tokens), prompt - 1))
+    assert "num_prompt_tokens=4 num_output_tokens=4" in server_log.getvalue()
+    assert server_log.getvalue().count("request finished") == 2
+    found = read(tmp_path, "om-serve.log", server_log.getvalue())
+    assert [(prompt, output) for prompt, output, _ in found] == [(4, 2), (4, 1), (4, 1)]
 
 
 LINE = (

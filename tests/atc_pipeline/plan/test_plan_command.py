@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
 
-from atc_pipeline.cli import main
+from atc_pipeline.cli import main, parse_arguments
 from atc_pipeline.commands.plan import parse_size
 from atc_pipeline.plan.gears_file import read_gears
 from omruntime.buckets import BucketTable
@@ -49,6 +50,9 @@ def test_a_plan_of_a_folder(
     text = capsys.readouterr().out
     # The checkpoint's 256 positions are the limit; the third prompt is too long for it.
     assert "2 requests; 1 more are too long" in text
+    (command,) = [x for x in text.splitlines() if x.startswith("next: export-om build")]
+    parse_arguments(shlex.split(command)[2:])
+    assert "--max-model-len 256 --max-num-seqs 4" in command
     gears = read_gears(output)
     BucketTable(gears.buckets, gears.block_size).require_cover(4, 256)
     assert (gears.block_size, gears.num_blocks) == (128, 4 * 2 + 1)
