@@ -25,6 +25,7 @@ from omruntime.om_file import (
     parse_inout_info,
     read_om,
 )
+from omruntime.om_file.model_def import read_model_def
 from omruntime.om_file.simulated import SimulatedProgram
 from tests.atc_pipeline.simatc.graphs import (
     GAMMA,
@@ -122,6 +123,17 @@ def test_the_operators_show_the_gears(flags: Flags) -> None:
     assert model.graph.op_counts["RmsNorm"] == 2
     assert [t.dims for t in model.graph.inputs] == [(-1, -1), (1,), (2,)]
     assert [t.name for t in model.graph.outputs] == ["scaled:0:y", "rows:0:rows"]
+
+
+def test_gear_inputs_have_the_largest_shape_and_the_open_one_in_an_attribute(
+    flags: Flags,
+) -> None:
+    path = compiled(flags, dynamic_dims="2,8;1,4")
+    model = read_model_def(read_om(path).blocks[0].partitions[PartitionType.MODEL_DEF])
+    main_graph = model.graphs[0]
+    ids = next(main_graph.decode(m) for kind, m in main_graph.op_messages() if kind == "Data")
+    assert ids.input_descs[0].dims == (2, 8)
+    assert ids.attributes["_mbatch_origin_input_dims"] == (-1, -1)
 
 
 def test_a_static_om_has_no_gears(flags: Flags) -> None:
