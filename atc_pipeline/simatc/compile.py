@@ -1,22 +1,16 @@
 """From a checked command line to a simulated OM.
 
-Owns the order of steps and the description of inputs, outputs and gears. The program is the
-model as it came, its npu operators spelled out, in the types that it has: precision flags change
-nothing here.
-
-Source: hicann/ge base/common/model/model_introduction.cc (the description),
-compiler/graph/preprocess/multi_batch_copy_graph.cc (output shapes of gears).
+Owns the order of steps and what goes into which partition. The program is the model as it came,
+its npu operators spelled out, in the types that it has: precision flags change nothing here.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from onnx import GraphProto, ModelProto, ValueInfoProto, helper
+from onnx import GraphProto, ModelProto, ValueInfoProto
 
 from atc_pipeline.op_table import load_operator_table
 from atc_pipeline.simatc.ai_cpu import ai_cpu_operators
@@ -28,21 +22,17 @@ from atc_pipeline.simatc.constants import (
     take_constants,
     write_files,
 )
-from atc_pipeline.simatc.ge_model import GraphSource, output_names, pack_graphs
-from atc_pipeline.simatc.memory_plan import peak_bytes
+from atc_pipeline.simatc.description import GearTypes, aligned, describe, infer_gears
+from atc_pipeline.simatc.ge_model import GraphSource, pack_graphs
 from atc_pipeline.simatc.model_checks import check_inputs, check_model, dims_of, graph_inputs
-from atc_pipeline.simatc.node_types import ValueType, infer_types, require_types
 from atc_pipeline.simatc.onnx_file import read_onnx
 from atc_pipeline.simatc.refusal import NotSimulatedError
 from atc_pipeline.simatc.shapes import ShapeRequest, parse_shapes
 from omruntime.om_file import (
-    GEAR_INPUT,
-    DataType,
     InoutInfo,
     OmHeader,
     Partition,
     PartitionType,
-    TensorDesc,
     pack_inout_info,
     write_om,
 )
@@ -54,18 +44,7 @@ from omruntime.om_file.wire import varint_field
 VERSION = "simatc 1"
 _MODEL_VERSION = 2
 _MAX_NAME_BYTES = 31
-# So that sizes read as on a device. Source: CANN pyACL reference, acl.rt.malloc.
-_SIZE_ALIGNMENT = 32
 _MAX_PROTOBUF_BYTES = 2**31 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class _Types:
-    """The types of inputs, outputs and all values, one entry for each gear."""
-
-    inputs: tuple[Sequence[ValueType], ...]
-    outputs: tuple[Sequence[ValueType], ...]
-    peak_bytes: int
 
 
 def compile_om(request: CompileRequest, expand: Callable[[ModelProto], ModelProto]) -> Path:
@@ -89,8 +68,8 @@ def compile_om(request: CompileRequest, expand: Callable[[ModelProto], ModelProt
     del program.graph.value_info[:]
     for value in graph_inputs(program.graph):
         _fix_dims(value, shapes.input_shapes[value.name])
-    types = _infer(model, shapes)
-    info = _inout_info(model.graph, shapes, types)
+    types = infer_gears(model, shapes)
+    info = describe(model.graph, shapes, types)
     folder = request.model.parent
     constants = take_constants(program.graph, folder)
     placed = place_constants(constants, request.external_weight, request.output.name)
@@ -109,7 +88,7 @@ class _Content:
     request: CompileRequest
     model: ModelProto
     shapes: ShapeRequest
-    types: _Types
+    types: GearTypes
     info: InoutInfo
     placed: PlacedConstants
     program: bytes
@@ -175,7 +154,7 @@ class _Content:
 
     @property
     def _weight_bytes(self) -> int:
-        return sum(_aligned(w.size_bytes) for w in self.placed.weights if not w.file)
+        return sum(aligned(w.size_bytes) for w in self.placed.weights if not w.file)
 
     def _tasks(self) -> bytes:
         """A ModelTaskDef without tasks. Source: hicann/ge graph_metadef/proto/task.proto."""
@@ -198,63 +177,6 @@ def _complete(shapes: ShapeRequest, graph: GraphProto) -> ShapeRequest:
     return ShapeRequest({**shapes.input_shapes, **own}, shapes.gears)
 
 
-def _infer(model: ModelProto, shapes: ShapeRequest) -> _Types:
-    inputs, outputs, most = [], [], 0
-    for gear_shapes in shapes.all_shapes:
-        types = infer_types(model, gear_shapes)
-        inputs.append([types[value.name] for value in graph_inputs(model.graph)])
-        outputs.append(require_types(types, model.graph))
-        most = max(most, peak_bytes(model.graph, types))
-    return _Types(tuple(inputs), tuple(outputs), most)
-
-
-def _inout_info(graph: GraphProto, shapes: ShapeRequest, types: _Types) -> InoutInfo:
-    names = [value.name for value in graph_inputs(graph)]
-    inputs = [
-        _desc(name, gears, shapes.input_shapes[name])
-        for name, gears in zip(names, zip(*types.inputs, strict=True), strict=True)
-    ]
-    outputs = [
-        _desc(name, gears, _common_dims([t.dims for t in gears]))
-        for name, gears in zip(output_names(graph), zip(*types.outputs, strict=True), strict=True)
-    ]
-    if not shapes.gears:
-        return InoutInfo(tuple(inputs), tuple(outputs))
-    length = len(shapes.gears[0])
-    gear = _desc(
-        GEAR_INPUT,
-        (ValueType(helper.np_dtype_to_tensor_dtype(np.dtype("int32")), (length,)),),
-        (length,),
-    )
-    return InoutInfo(
-        (*inputs, gear),
-        tuple(outputs),
-        dim_gears=shapes.gears,
-        output_shapes=tuple(_output_shapes(types)),
-        input_order=tuple(shapes.input_shapes),
-    )
-
-
-def _output_shapes(types: _Types) -> list[str]:
-    return [
-        ",".join(map(str, (gear, index, *tensor.dims)))
-        for gear, outputs in enumerate(types.outputs)
-        for index, tensor in enumerate(outputs)
-    ]
-
-
-def _desc(name: str, gears: Sequence[ValueType], dims: tuple[int, ...]) -> TensorDesc:
-    """A tensor whose buffer takes its largest gear."""
-    dtype = helper.tensor_dtype_to_np_dtype(gears[0].dtype)
-    size = max(_aligned(tensor.size_bytes) for tensor in gears)
-    return TensorDesc(name, DataType.of_numpy(dtype), dims, size)
-
-
-def _common_dims(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """-1 where gears differ."""
-    return tuple(sizes[0] if len(set(sizes)) == 1 else -1 for sizes in zip(*shapes, strict=True))
-
-
 def _fix_dims(value: ValueInfoProto, dims: Sequence[int]) -> None:
     """Write the dimensions that are fixed now into the program's input."""
     for dim, size in zip(value.type.tensor_type.shape.dim, dims, strict=True):
@@ -270,7 +192,3 @@ def _serialize(program: ModelProto) -> bytes:
             f"protobuf holds"
         )
     return program.SerializeToString(deterministic=True)
-
-
-def _aligned(size: int) -> int:
-    return math.ceil(size / _SIZE_ALIGNMENT) * _SIZE_ALIGNMENT
