@@ -147,7 +147,7 @@ def _move_products(job: CompileJob, made: Path, programs: Path) -> None:
         elif hash_file(target) != hash_file(made / name):
             raise BundleError(
                 f"{om_name(job)} and another OM use {name} for different constants, so they "
-                f"cannot lie in one bundle; build with --weights separate"
+                f"cannot lie in one bundle; build with --separate-weights"
             )
     if not any((programs / WEIGHT_FOLDER).iterdir()):
         (programs / WEIGHT_FOLDER).rmdir()
@@ -205,7 +205,7 @@ def _toolkit_version(facts: Mapping[CompileJob, ProgramFacts]) -> str:
     if len(versions) > 1:
         said = ", ".join(f"{om_name(job)} by {version}" for version, job in versions.items())
         raise BundleError(f"the programs were compiled by several versions of atc: {said}")
-    return next(iter(versions))
+    return next(iter(versions)) or "unknown"
 
 
 def _reference_program(draft: Manifest) -> ProgramSpec:

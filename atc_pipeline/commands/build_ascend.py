@@ -43,7 +43,7 @@ def job_settings(options: argparse.Namespace) -> tuple[JobSettings, bool]:
         )
     settings = JobSettings(
         layout=Layout(options.layout or Layout.PER_PHASE.value),
-        share_weights=options.weights != "separate",
+        share_weights=not options.separate_weights,
         extra_flags=flags,
     )
     return settings, SIMATC in (options.atc, os.environ.get(ATC_VARIABLE))

@@ -49,7 +49,7 @@ _USED_BY = {
     "--num-blocks": _FOR_ATC,
     "--allow-fp16-clipping": _FOR_ATC,
     "--layout": _FOR_ATC,
-    "--weights": _FOR_ATC,
+    "--separate-weights": _FOR_ATC,
     "--atc-flag": _FOR_ATC,
     "--strict": frozenset({BuildKind.ASCEND, BuildKind.EMIT, BuildKind.FROM_COMPILED}),
     "--emit": frozenset({BuildKind.EMIT}),
@@ -63,6 +63,12 @@ _USED_BY = {
     "--keep-onnx": _CHECKS_OMS,
     "--traceback": _ALL,
 }
+_SHAPING_SWITCHES = (
+    "--allow-unproven",
+    "--allow-unused-tensors",
+    "--allow-fp16-clipping",
+    "--separate-weights",
+)
 _NEEDED = {
     BuildKind.CPU: ("checkpoint", "--target", "--output"),
     BuildKind.ASCEND: ("checkpoint", "--target", "--output"),
@@ -115,11 +121,7 @@ def _add_ascend_flags(group: argparse._ArgumentGroup) -> None:
         choices=[layout.value for layout in Layout],
         help="one program for each phase, one for all, or one for each shape (default: per-phase)",
     )
-    add(
-        "--weights",
-        choices=["shared", "separate"],
-        help="one copy for all programs, or one in each (default: shared)",
-    )
+    add("--separate-weights", action="store_true", help="programs do not share their weights")
     add("--allow-fp16-clipping", action="store_true", help="accept values beyond float16")
     add("--strict", action="store_true", help="end the build at warnings of the lint and of atc")
     add("--keep-onnx", action="store_true", help="keep the graph, so that verify can replay it")
@@ -185,12 +187,8 @@ def find_build_kind(options: argparse.Namespace) -> BuildKind:
 
 def accepting_flags(options: argparse.Namespace) -> tuple[str, ...]:
     """The switches that changed what a build accepts or makes, spelled out."""
-    flags = [
-        name
-        for name in ("--allow-unproven", "--allow-unused-tensors", "--allow-fp16-clipping")
-        if _is_given(options, name)
-    ]
-    for name in ("--layout", "--weights", "--atc-flag"):
+    flags = [name for name in _SHAPING_SWITCHES if _is_given(options, name)]
+    for name in ("--layout", "--atc-flag"):
         value = getattr(options, _attribute(name))
         words = value if isinstance(value, list) else [value]
         flags += [word for item in words if item is not None for word in (name, item)]

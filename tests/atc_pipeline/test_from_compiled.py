@@ -52,6 +52,18 @@ def test_the_bundle_is_the_one_of_a_direct_build(compiled: Path, tmp_path: Path)
     verify_bundle(taken, progress=lambda stage: None)
 
 
+def test_any_form_of_a_path(
+    compiled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """BL-46: unicode, signs, a trailing slash, relative paths."""
+    odd = tmp_path / "modèles 模型" / "emitted#1 (v2)%20"
+    shutil.copytree(compiled, odd)
+    monkeypatch.chdir(odd)
+    arguments = ["--from-compiled", f"../{odd.name}/", "--output", "../my bundle#1/"]
+    assert main(["build", *arguments]) == 0
+    verify_bundle(odd.with_name("my bundle#1"), progress=lambda stage: None)
+
+
 def test_the_folder_is_only_read(compiled: Path, tmp_path: Path) -> None:
     before = {p: p.stat().st_mtime_ns for p in compiled.rglob("*")}
     take_compiled(compiled, tmp_path / "out")

@@ -36,3 +36,31 @@ def test_no_stage_no_output() -> None:
     with StageProgress(stream):
         pass
     assert stream.getvalue() == ""
+
+
+def test_notes_stand_on_lines_of_their_own() -> None:
+    stream = io.StringIO()
+    with StageProgress(stream, label="compile ") as progress:
+        progress("compiling")
+        progress.note("decode.om: done")
+        progress.note("prefill.om: done")
+        progress("hashing")
+    assert re.fullmatch(
+        r"\[compile 1\] compiling \.\.\. \n    decode\.om: done\n    prefill\.om: done\n"
+        r"    \d+\.\d s\n\[compile 2\] hashing \.\.\. \d+\.\d s\n",
+        stream.getvalue(),
+    )
+
+
+def test_a_stage_that_fails_after_a_note_ends_its_line_once() -> None:
+    stream = io.StringIO()
+
+    def compile_all() -> None:
+        with StageProgress(stream) as progress:
+            progress("compiling")
+            progress.note("decode.om: running")
+            raise ValueError("bad gear")
+
+    with pytest.raises(ValueError, match="bad gear"):
+        compile_all()
+    assert stream.getvalue() == "[1] compiling ... \n    decode.om: running\n"
