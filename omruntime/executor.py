@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from omruntime.buckets import Bucket
 from omruntime.device.base import Device, DeviceBuffer, DeviceTensor, Program
+from omruntime.element_type import item_bytes
 from omruntime.errors import DeviceError
 from omruntime.input_arena import InputArena, arena_bytes
 from omruntime.inputs import HostInputs, map_slots, pack_inputs
@@ -208,4 +209,4 @@ def _shape(tensor: TensorSpec, bucket: Bucket) -> tuple[int, ...]:
 
 
 def _nbytes(tensor: TensorSpec, bucket: Bucket) -> int:
-    return math.prod(_shape(tensor, bucket)) * np.dtype(tensor.dtype).itemsize
+    return math.prod(_shape(tensor, bucket)) * item_bytes(tensor.dtype)

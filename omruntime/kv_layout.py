@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omruntime.device.base import DeviceBuffer, DeviceTensor
+from omruntime.element_type import item_bytes
 from omruntime.manifest import KVLayout, KVSpec, ModelFacts
 
 POOL_NAME = "kv_pool"
@@ -49,7 +50,7 @@ class PoolShape:
     @property
     def plane_bytes(self) -> int:
         """Bytes of one position in one plane."""
-        return self.head_dim * np.dtype(self.dtype).itemsize
+        return self.head_dim * item_bytes(self.dtype)
 
     @property
     def nbytes(self) -> int:

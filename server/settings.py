@@ -34,7 +34,7 @@ _SERVICE_LINK = re.compile(
 )
 
 ENGINE_HELP = {
-    "device": "Device that runs the bundle, such as cpu; the bundle is built for one.",
+    "device": "What runs the bundle: cpu, openvino, ascend:N; a bundle is built for one.",
     "kv_memory_mib": "Memory for cached keys and values, MiB; more lets more answers run at once.",
     "num_blocks": "Blocks of the KV pool, the null block included; overrides --kv-memory-mib.",
     "max_num_seqs": "Most answers that run at once; unset: as many as the bundle was built for.",

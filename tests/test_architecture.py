@@ -38,7 +38,7 @@ ALLOWED_IN_FUNCTIONS = {
 # From the bottom up: a module imports only modules of lower rows, so neighbours do not know
 # each other. `device` stands for the package.
 RANKS = (
-    {"errors", "block_key", "profiler", "doctor"},
+    {"errors", "block_key", "profiler", "doctor", "element_type"},
     {"om_file"},
     {"buckets", "settings", "field_types"},
     {"manifest", "cost_table", "scheduling"},
@@ -53,13 +53,14 @@ RANKS = (
     {"entrance"},
     {"scheduler", "executor", "token_stream"},
     {"engine"},
-    {"async_engine", "llm"},
+    {"async_engine", "llm", "simulate"},
 )
 
 # A heavy library and the modules that may import it; a trailing dot means everything below.
 OWNERS = {
     "acl": {"omruntime.device.", "atc_pipeline.commands.doctor"},
     "onnxruntime": {"omruntime.device.cpu", "omruntime.device.simacl.", "export."},
+    "openvino": {"omruntime.device.openvino", "omruntime.device.openvino_model", "export."},
     "torch": {"export."},
     "transformers": {"export."},
     "onnx": {"export.", "atc_pipeline.lint.", "atc_pipeline.probe.", "atc_pipeline.simatc."},
@@ -92,6 +93,7 @@ LATE_IMPORTS = {
 PRINTING = {
     "atc_pipeline.commands.",
     "atc_pipeline.simatc.cli",
+    "omruntime.simulate.__main__",
     "server.cli",
     "server.client_cli",
     "server.chat_session",

@@ -36,10 +36,11 @@ def open_device(name: str, num_threads: int = 0) -> Device:
     """Open a device by name; the calling thread owns it from here on.
 
     Args:
-        name: `cpu`, or `ascend:N` for a chip by its number. `sim:N` is a SIMULATED chip for
+        name: `cpu` for the host's cores through ONNX Runtime, `openvino` for the same through
+            OpenVINO, or `ascend:N` for a chip by its number. `sim:N` is a SIMULATED chip for
             tests and dry runs, an Ascend310P3 unless the name goes on with `@` and another,
             such as `sim:0@Ascend310B4`; nothing else ever chooses it.
-        num_threads: For `cpu`: threads of one run; 0 means one for each core.
+        num_threads: For `cpu` and `openvino`: threads of one run; 0 means one for each core.
 
     Raises:
         ConfigError: The name is unknown, or the backend's library is not installed.
@@ -55,6 +56,15 @@ def open_device(name: str, num_threads: int = 0) -> Device:
                 f"pip install 'omserve[cpu]'"
             ) from error
         return CpuDevice(num_threads)
+    if name == "openvino":
+        try:
+            from omruntime.device.openvino import OpenvinoDevice
+        except ImportError as error:
+            raise ConfigError(
+                f"device openvino needs the OpenVINO runtime ({error}); install it with: "
+                f"pip install 'omserve[openvino]'"
+            ) from error
+        return OpenvinoDevice(num_threads)
     if match := _ASCEND.fullmatch(name):
         from omruntime.device.ascend import open_ascend
 
@@ -64,6 +74,6 @@ def open_device(name: str, num_threads: int = 0) -> Device:
 
         return open_simulated(name, int(match[1]), match[2] or SIMULATED_SOC)
     raise ConfigError(
-        f"device is {name!r}, wanted one of: cpu, ascend:N (a chip by its number), sim:N (a "
-        f"SIMULATED chip)"
+        f"device is {name!r}, wanted one of: cpu, openvino, ascend:N (a chip by its number), "
+        f"sim:N (a SIMULATED chip)"
     )

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omruntime.buckets import Bucket
+from omruntime.element_type import item_bytes
 from omruntime.manifest import ProgramSpec
 
 
@@ -34,7 +35,7 @@ class DeviceTensor:
     Attributes:
         offset: First byte within the buffer.
         shape: Concrete dimensions, row major, without gaps.
-        dtype: As NumPy names it.
+        dtype: As NumPy names it, or `bfloat16`.
     """
 
     buffer: DeviceBuffer
@@ -45,7 +46,7 @@ class DeviceTensor:
     @property
     def nbytes(self) -> int:
         """Size in bytes."""
-        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+        return int(np.prod(self.shape, dtype=np.int64)) * item_bytes(self.dtype)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from tests.omruntime.device.simulated_oms import LARGE_GEAR, SMALL_GEAR, twice_m
 NO_CARD = importlib.util.find_spec("acl") is None
 DEVICES = (
     "cpu",
+    "openvino",
     "sim:0",
     pytest.param(
         "ascend:0", marks=[pytest.mark.npu, pytest.mark.skipif(NO_CARD, reason="no Ascend card")]
@@ -68,7 +69,7 @@ def opened(name: str, card: SimulatedCard | None = None) -> Iterator[Device]:
 
 def write_program(device: Device, spec: ProgramSpec, folder: Path) -> ProgramSpec:
     """Write y = x + x with two gears for a device; returns the spec with its path."""
-    if device.name == "cpu":
+    if device.name in ("cpu", "openvino"):
         onnx.save(twice_model(), folder / "twice.onnx")
         return replace(spec, path="twice.onnx")
     if device.name.startswith("sim"):

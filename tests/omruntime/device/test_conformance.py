@@ -146,7 +146,7 @@ def test_a_damaged_program_is_refused(device: Device, spec: ProgramSpec, tmp_pat
         device.load_program(spec, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["cpu", "sim:0"])
+@pytest.mark.parametrize("name", ["cpu", "openvino", "sim:0"])
 @given(data=st.data())
 def test_chunks_go_where_they_are_sent(name: str, data: st.DataObject) -> None:
     with opened(name) as device:
@@ -205,5 +205,5 @@ def test_a_window_past_its_buffer_is_refused(device: Device) -> None:
              "sim:0@", "sim:0@Intel", "ascend:0@Ascend310P3", "simacl:0", "ascend:0 "],
 )  # fmt: skip
 def test_other_names_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"wanted one of: cpu, ascend:N .*, sim:N"):
+    with pytest.raises(ConfigError, match=r"wanted one of: cpu, openvino, ascend:N .*, sim:N"):
         open_device(name)
