@@ -18,7 +18,7 @@ from pathlib import Path
 
 from omruntime.buckets import Bucket, Phase
 from omruntime.cost_table import CostTable
-from omruntime.errors import OmError
+from omruntime.errors import ConfigError, OmError
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +36,19 @@ class CostKey:
     soc: str
     num_threads: int
 
+    @staticmethod
+    def read(path: Path) -> CostKey:
+        """The key that a file says it has.
+
+        Raises:
+            ConfigError: It is no file of costs.
+        """
+        try:
+            key = json.loads(path.read_text(encoding="utf-8"))["key"]
+            return CostKey(**key)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ConfigError(f"{path} is no file of measured costs: {error}") from error
+
     def file_name(self) -> str:
         """Equal keys, equal names."""
         text = json.dumps(asdict(self), sort_keys=True)
@@ -43,11 +56,16 @@ class CostKey:
 
 
 class CostFile:
-    """One key's file in a cache folder, which need not exist."""
+    """The file of one key."""
 
-    def __init__(self, cache_dir: Path, key: CostKey) -> None:
+    def __init__(self, path: Path, key: CostKey) -> None:
         self._key = key
-        self.path = cache_dir.expanduser() / "costs" / key.file_name()
+        self.path = path
+
+    @staticmethod
+    def within(cache_dir: Path, key: CostKey) -> CostFile:
+        """The key's file in a cache folder, which need not exist."""
+        return CostFile(cache_dir.expanduser() / "costs" / key.file_name(), key)
 
     def load_into(self, costs: CostTable) -> None:
         """Take over what the file knows of the table's buckets; nothing when it is of no use."""

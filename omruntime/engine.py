@@ -75,7 +75,8 @@ class Engine:
         self._pool = BlockPool(self.limits.num_blocks)
         self._cache = self._new_prefix_cache() if settings.enable_prefix_cache else None
         self._costs = CostTable(manifest.bucket_table(), manifest.kv.block_size)
-        self._cost_file = CostFile(settings.cache_dir, _cost_key(manifest, device, settings))
+        key = _cost_key(manifest, device, settings)
+        self._cost_file = CostFile.within(settings.cache_dir, key)
         self._cost_file.load_into(self._costs)
         self._scheduler = Scheduler(
             self.limits,

@@ -79,7 +79,7 @@ class Lifecycle:
         if sequence.num_preemptions == 0:
             self._count_admission(sequence, reuse)
         if self._cache is not None:
-            self.shared_prefill.begin(sequence)
+            self.shared_prefill.begin(sequence, self._cache.prompt_keys(sequence))
         self.running[sequence.request_id] = sequence
 
     def preempt(self, sequence: Sequence) -> None:

@@ -16,7 +16,9 @@ def pin_buckets(table: BucketTable, limits: EngineLimits) -> BucketTable:
         table: Covers every step within the limits, see `BucketTable.require_cover`.
     """
     past_blocks = max(1, -(-(limits.max_model_len - 1) // table.block_size))
-    decode = table.pick(Phase.DECODE, limits.max_num_seqs, 1, past_blocks)
+    # Where more may run than a bucket takes, they decode in turn.
+    batch = min(limits.max_num_seqs, table.max_batch(Phase.DECODE))
+    decode = table.pick(Phase.DECODE, batch, 1, past_blocks)
     assert decode is not None, "the table was not checked, see BucketTable.require_cover"
     return BucketTable([decode, _prefill(table, past_blocks, limits)], table.block_size)
 

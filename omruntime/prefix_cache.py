@@ -97,6 +97,12 @@ class PrefixCache:
             block_ids.append(block_id)
         return block_ids
 
+    def prompt_keys(self, sequence: Sequence) -> list[BlockKey]:
+        """The keys of all full blocks of a prompt, computed or not."""
+        num_blocks = sequence.num_prompt_tokens // self._block_size
+        self._extend_keys(sequence, num_blocks)
+        return sequence.block_keys[:num_blocks]
+
     def use(self, sequence: Sequence, num_tokens: int) -> None:
         """Count a first admission that reuses `num_tokens` of what `match` found.
 

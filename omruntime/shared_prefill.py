@@ -7,6 +7,7 @@ already is `prefix_cache.py`'s business.
 
 from __future__ import annotations
 
+from omruntime.block_key import BlockKey
 from omruntime.sequence import Sequence
 
 # A sequence waits for others' prefills in at most so many steps of its life. Each of those steps
@@ -26,12 +27,11 @@ class SharedPrefill:
         """Sequences that compute a prompt."""
         return len(self._digests)
 
-    def begin(self, sequence: Sequence) -> None:
+    def begin(self, sequence: Sequence, prompt_keys: list[BlockKey]) -> None:
         """An admitted sequence starts to compute what it could not reuse of its prompt."""
         first = sequence.num_computed_tokens // self._block_size
-        last = sequence.num_prompt_tokens // self._block_size
         # Once each: a weak digest may occur twice in one prompt.
-        digests = dict.fromkeys(key.digest for key in sequence.block_keys[first:last])
+        digests = dict.fromkeys(key.digest for key in prompt_keys[first:])
         new = [digest for digest in digests if digest not in self._computing]
         if new:
             self._computing |= dict.fromkeys(new, sequence)

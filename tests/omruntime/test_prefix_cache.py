@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from omruntime.block_key import sha256_digest
 from omruntime.block_pool import BlockPool
-from omruntime.prefix_cache import PrefixCache
+from omruntime.prefix_cache import PrefixCache, PrefixCacheCounters
 from omruntime.sampling_params import SamplingParams
-from omruntime.sequence import Request, Sequence
+from omruntime.scheduling import Scheduling
+from omruntime.sequence import Adapter, Request, Sequence
 
 BLOCK_SIZE = 2
 
 
-def sequence_of(*token_ids: int, salt: str = "") -> Sequence:
-    return Sequence.of(Request("r", token_ids, SamplingParams(), salt), 0)
+def sequence_of(
+    *token_ids: int, salt: str = "", adapter: Adapter | None = None, keeps: bool = False
+) -> Sequence:
+    wishes = Scheduling(keeps_prefix=keeps)
+    request = Request("r", token_ids, SamplingParams(), salt, scheduling=wishes, adapter=adapter)
+    return Sequence.of(request, 0)
 
 
 def compute(pool: BlockPool, cache: PrefixCache, sequence: Sequence) -> list[int]:
@@ -188,3 +193,102 @@ def test_equal_prefixes_share_their_keys() -> None:
     cache.match(two)
     assert two.block_keys[1] is one.block_keys[1]
     assert two.block_keys[2].parent is one.block_keys[1]
+
+
+# What else decides the content
+
+
+def test_one_field_of_the_key_changed_is_a_miss() -> None:
+    adapter = Adapter("poet", "hash 1")
+    pool, cache = make_cache()
+    table = compute(pool, cache, sequence_of(1, 2, 3, salt="s", adapter=adapter))
+    assert cache.match(sequence_of(1, 2, 3, salt="s", adapter=adapter)) == table[:1]
+    for other in (
+        sequence_of(1, 2, 3, salt="t", adapter=adapter),
+        sequence_of(1, 2, 3, adapter=adapter),
+        sequence_of(1, 2, 3, salt="s"),
+        sequence_of(1, 2, 3, salt="s", adapter=Adapter("judge", "hash 1")),
+        sequence_of(1, 2, 3, salt="s", adapter=Adapter("poet", "hash 2")),
+        sequence_of(1, 9, 3, salt="s", adapter=adapter),
+    ):
+        assert cache.match(other) == []
+    other_model = PrefixCache(pool, BLOCK_SIZE, "another model")
+    assert other_model.match(sequence_of(1, 2, 3, salt="s", adapter=adapter)) == []
+
+
+def test_an_adapter_named_like_a_salt_is_not_that_salt() -> None:
+    pool, cache = make_cache()
+    compute(pool, cache, sequence_of(1, 2, 3, salt="x"))
+    assert cache.match(sequence_of(1, 2, 3, adapter=Adapter("x", ""))) == []
+    assert cache.match(sequence_of(1, 2, 3, adapter=Adapter("", "x"))) == []
+
+
+# Retention
+
+
+def test_blocks_without_a_known_content_are_handed_out_first() -> None:
+    pool, cache = make_cache(num_blocks=6)
+    table = compute(pool, cache, sequence_of(1, 2, 3, 4))
+    pool.release(table)
+    fresh = pool.try_allocate(3) or []
+    pool.release(fresh)
+    assert set(pool.try_allocate(3) or []) == set(fresh), "although released later"
+    assert cache.match(sequence_of(1, 2, 3, 4, 5)) == table
+    pool.check()
+
+
+def test_kept_prompts_outlive_others_and_their_answers_do_not() -> None:
+    pool, cache = make_cache(num_blocks=9)
+    kept = sequence_of(1, 2, keeps=True)
+    kept.token_ids += [3, 4]
+    kept_table = compute(pool, cache, kept)
+    other_table = compute(pool, cache, sequence_of(7, 8, 9, 10))
+    pool.release(kept_table)
+    pool.release(other_table)
+    taken = pool.try_allocate(7) or []
+    assert kept_table[0] not in taken
+    assert kept_table[1] in taken, "the answer of the kept prompt"
+    assert cache.match(sequence_of(1, 2, 3)) == kept_table[:1]
+    pool.check()
+
+
+def test_kept_blocks_beyond_half_of_the_pool_go_first() -> None:
+    pool, cache = make_cache(num_blocks=7)
+    old = compute(pool, cache, sequence_of(1, 2, 3, 4, 5, 6, 7, 8, keeps=True))
+    young = compute(pool, cache, sequence_of(9, 10))
+    pool.release(old)
+    pool.release(young)
+    taken = pool.try_allocate(2) or []
+    assert old[-1] in taken
+    assert young[0] not in taken, "the free kept blocks were four of six"
+    pool.check()
+
+
+def test_a_hit_of_a_keeping_request_keeps_what_others_computed() -> None:
+    pool, cache = make_cache(num_blocks=6)
+    table = compute(pool, cache, sequence_of(1, 2, 3, 4))
+    keeper = sequence_of(1, 2, 3, 4, 5, keeps=True)
+    keeper.block_table = table
+    cache.use(keeper, 2)
+    pool.release(table)
+    assert table[0] not in (pool.try_allocate(4) or [])
+
+
+# Counters
+
+
+def test_hits_misses_evictions_and_flushes_are_counted() -> None:
+    pool, cache = make_cache(num_blocks=3)
+    pool.release(compute(pool, cache, sequence_of(1, 2, 3, 4)))
+    cache.use(sequence_of(1, 2, 3, 4, 5), 4)
+    cache.use(sequence_of(8, 9), 0)
+    pool.try_allocate(1)
+    cache.flush()
+    assert cache.counters == PrefixCacheCounters(
+        num_hits=1,
+        num_misses=1,
+        num_hit_tokens=4,
+        num_asked_tokens=7,
+        num_evictions=1,
+        num_flushed=1,
+    )

@@ -7,10 +7,13 @@ again. `test_mutations.py` proves that the machine notices when a rule is broken
 
 from __future__ import annotations
 
+import os
 import random
 from collections import deque
 
+import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis import Phase as HypothesisPhase
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -24,11 +27,14 @@ from hypothesis.stateful import (
 from omruntime.block_key import sha256_digest
 from omruntime.block_pool import BlockPool
 from omruntime.buckets import Bucket, BucketTable, Phase
+from omruntime.cost_table import CostTable
 from omruntime.errors import OverloadedError, RequestError
 from omruntime.limits import EngineLimits
+from omruntime.phase_policy import Targets
 from omruntime.prefix_cache import PrefixCache
 from omruntime.sampling_params import SamplingParams
-from omruntime.scheduler import Scheduler
+from omruntime.scheduler import Scheduler, SchedulerOptions
+from omruntime.scheduling import Scheduling, Urgency
 from omruntime.sequence import FinishReason, Request, Sequence, SequenceStatus
 from omruntime.step import RowPlan, SampledToken, SamplingFailure, StepPlan
 
@@ -93,9 +99,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         prefill=st.sampled_from([[(1, 8)], [(1, 4), (2, 4)], [(1, 2), (1, 6), (3, 6)]]),
         max_rows=st.integers(1, 4),
         cache=st.sampled_from(["none", "sha256", "weak"]),
+        costs=st.sampled_from(["prior", "random", "deterministic"]),
     )
     def start(
-        self, seed: int, block_size: int, prefill: list[tuple[int, int]], max_rows: int, cache: str
+        self,
+        seed: int,
+        block_size: int,
+        prefill: list[tuple[int, int]],
+        max_rows: int,
+        cache: str,
+        costs: str,
     ) -> None:
         self.random = random.Random(seed)
         # From just enough for one sequence to enough for a few.
@@ -115,11 +128,24 @@ class SchedulerMachine(RuleBasedStateMachine):
             digest = sha256_digest if cache == "sha256" else lambda data: sha256_digest(data)[:1]
             self.cache = PrefixCache(self.pool, block_size, "model", digest)
         table = make_table(block_size, prefill, max_rows)
-        self.scheduler = Scheduler(limits, table, self.pool, self.cache, [EOS])
+        self.now = 100.0
+        options = self.options(table, costs)
+        self.scheduler = Scheduler(limits, table, self.pool, self.cache, [EOS], options)
         self.live: dict[str, Sequence] = {}
         self.answers: dict[str, list[int]] = {}
+        self.admitted: set[str] = set()
         self.num_requests = 0
         self.recent: deque[tuple[str, list[int]]] = deque(maxlen=6)
+
+    def options(self, table: BucketTable, costs: str) -> SchedulerOptions:
+        """Costs of any size, so that no rule leans on what is usually cheap."""
+        measured = CostTable(table, table.block_size)
+        if costs == "random":
+            for bucket in table:
+                measured.measure(bucket, 10.0 ** self.random.uniform(-3, 0))
+            measured.switch_s = self.random.choice([0.0, 0.0, 0.3])
+        targets = Targets(self.random.choice([0.01, 1, 100]), self.random.choice([0.001, 0.1, 10]))
+        return SchedulerOptions(measured, targets, deterministic=costs == "deterministic")
 
     @rule(num_shared=st.integers(0, 10), num_own=st.integers(0, 4), salt=st.sampled_from(["", "a"]))
     def arrive(self, num_shared: int, num_own: int, salt: str) -> None:
@@ -219,6 +245,28 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.execute(plan)
             self.take_over(plan, self.sample(plan))
 
+    @rule(seconds=st.sampled_from([0.1, 1.0, 30.0]))
+    def time_passes(self, seconds: float) -> None:
+        """Waiters age, and what is due ends wherever it is."""
+        self.now += seconds
+        self.expire()
+
+    def expire(self) -> None:
+        due = [s for s in self.live.values() if self.is_due(s)]
+        expired = self.scheduler.expire(self.now)
+        assert sorted(s.arrival for s in expired) == sorted(s.arrival for s in due)
+        for sequence in expired:
+            assert sequence.finish_detail
+            self.expect_finished(sequence, FinishReason.ABORT)
+
+    def is_due(self, sequence: Sequence) -> bool:
+        scheduling = sequence.request.scheduling
+        if scheduling.deadline is not None and self.now >= scheduling.deadline:
+            return True
+        if scheduling.queue_timeout_s is None or sequence.request_id in self.admitted:
+            return False
+        return self.now >= sequence.submitted_at + scheduling.queue_timeout_s
+
     @rule()
     def flush(self) -> None:
         if self.cache is not None and self.random.random() < 0.3:
@@ -254,8 +302,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             if not self.live:
                 break
             self.run_step()
+            self.now += 0.5
         assert not self.live, "requests starve"
-        assert self.scheduler.schedule() is None
+        assert self.scheduler.schedule(self.now) is None
         assert self.pool.num_referenced == 0
         self.scheduler.check()
 
@@ -267,9 +316,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             ignore_eos=self.random.random() < 0.5,
             stop_token_ids=(STOP,),
         )
-        request = Request(request_id, tuple(prompt), params, salt, leader_id)
+        request = Request(request_id, tuple(prompt), params, salt, leader_id, self.wishes())
         try:
-            self.live[request_id] = self.scheduler.add(request)
+            self.live[request_id] = self.scheduler.add(request, self.now)
             self.answers[request_id] = []
         except RequestError:
             assert not 0 < len(prompt) < MAX_MODEL_LEN
@@ -277,22 +326,40 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert self.scheduler.num_waiting > 0
         return request_id
 
+    def wishes(self) -> Scheduling:
+        choose = self.random.choice
+        return Scheduling(
+            urgency=choose([Urgency.NORMAL, *Urgency]),
+            tenant=choose(["", "", "a", "b"]),
+            tenant_weight=choose([1.0, 3.0]),
+            queue_timeout_s=choose([None, None, None, 0.5, 20.0]),
+            deadline=choose([None, None, None, self.now + 2.0]),
+            keeps_prefix=choose([False, False, True]),
+        )
+
     def run_step(self) -> None:
         if self.live:
             plan = self.plan_step()
             self.execute(plan)
             self.take_over(plan, self.sample(plan))
         else:
-            assert self.scheduler.schedule() is None
+            assert self.scheduler.schedule(self.now) is None
 
     def plan_step(self) -> StepPlan:
-        running = [s for s in self.live.values() if s.status is SequenceStatus.RUNNING]
-        plan = self.scheduler.schedule()
+        before = {
+            s: s.num_preemptions for s in self.live.values() if s.status is SequenceStatus.RUNNING
+        }
+        plan = self.scheduler.schedule(self.now)
         assert plan is not None, "idle although requests are live"
         self.scheduler.check()
-        preempted = [s.rank for s in running if s.status is SequenceStatus.WAITING]
-        kept = [s.rank for s in running if s.status is SequenceStatus.RUNNING]
-        assert not preempted or not kept or min(preempted) > max(kept)
+        self.admitted |= {
+            s.request_id
+            for s in self.live.values()
+            if s.status is SequenceStatus.RUNNING or s.num_preemptions
+        }
+        preempted = [s.rank for s, count in before.items() if s.num_preemptions > count]
+        kept = [s.rank for s, count in before.items() if s.num_preemptions == count]
+        assert not preempted or not kept or min(preempted) > max(kept), "wrong one preempted"
         num_tokens = max(row.num_tokens for row in plan.rows)
         past_blocks = -(-max(row.start for row in plan.rows) // self.kv.block_size)
         assert plan.bucket.covers(len(plan.rows), num_tokens, past_blocks)
@@ -359,9 +426,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         del self.live[sequence.request_id], self.answers[sequence.request_id]
 
 
+# 20,000 rules for every change, ten times as many for `make soak`.
+NUM_EXAMPLES = 400 * int(os.environ.get("SOAK_FACTOR", "1"))
 MACHINE_SETTINGS = settings(
-    max_examples=300,
+    max_examples=NUM_EXAMPLES,
     stateful_step_count=50,
+    # Shrinking a failure takes far longer than finding it, and the seed makes it come again.
+    phases=[HypothesisPhase.generate],
     derandomize=True,
     deadline=None,
     database=None,
@@ -369,5 +440,6 @@ MACHINE_SETTINGS = settings(
 )
 
 
+@pytest.mark.timeout(300 * int(os.environ.get("SOAK_FACTOR", "1")))
 def test_no_stream_of_requests_breaks_the_scheduler() -> None:
     run_state_machine_as_test(SchedulerMachine, settings=MACHINE_SETTINGS)

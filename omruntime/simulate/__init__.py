@@ -1,0 +1,1 @@
+"""Simulation of scheduling: the real scheduler over a virtual clock, without a device."""
