@@ -150,8 +150,8 @@ def _run_checkpoint(export: _Export, given: ParityInput) -> tuple[Reference, Ran
         return run_reference(export.model, given), None
     ranges = RangeReport(measure_weights(export.model))
     require_weights_fit(ranges, export.spec.allow_clipping)
-    with measured_activations(export.model, ranges):
-        reference = run_reference(export.model, given)
+    watching = measured_activations(export.model, ranges)
+    reference = run_reference(export.model, given, watching)
     ranges.write(export.out_dir)
     require_activations_fit(ranges, export.spec.allow_clipping)
     return reference, ranges

@@ -1,9 +1,9 @@
 """What ATC makes of a graph's nodes, spelled out for ONNX Runtime on a CPU.
 
 Owns the reference definition of NPURmsNorm and NPURotaryMul, inside in float32 and rounded once
-to the input's type, and of matrix products, which sum in float32 whatever their type and may
-carry ATC's attributes transA and transB. The parity gate and the simulator of atc both run a
-graph through it. Which graphs hold such nodes is decided in `lower_ascend.py`.
+to the input's type, and of ATC's attributes transA and transB of a matrix product. The parity
+gate and the simulator of atc both run a graph through it. Which graphs hold such nodes is decided
+in `lower_ascend.py`; how a CPU computes the rest in float16 is `float16_on_cpu.py`.
 
 Source: hicann/ops-nn, norm/rms_norm/framework/npu_rms_norm_onnx_plugin.cpp (epsilon 1e-6,
 outputs y and rstd) and matmul/mat_mul_v3/framework/matmul_onnx_plugin.cpp (transA, transB);
@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from export.float16_on_cpu import round_in_float32
 from omruntime.errors import ExportError
 
 NPU_DOMAIN = "npu"
@@ -29,10 +30,10 @@ _AXES_INPUT_OPSET = 18
 
 
 def expand_npu_ops(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of a model without operators of the npu domain, its products in float32 inside.
+    """A copy of a model that ONNX Runtime runs on a CPU as a device would.
 
-    Weights may be in files of their own; they are neither read nor moved. Those of products go
-    through a Cast, which ONNX Runtime folds when it loads the model.
+    It has no operators of the npu domain, and every float16 result is rounded where the node
+    gives it. Weights may be in files of their own; they are neither read nor moved.
 
     Raises:
         ExportError: The model holds an npu operator other than the two; the message names it.
@@ -44,7 +45,7 @@ def expand_npu_ops(model: onnx.ModelProto) -> onnx.ModelProto:
     constants: dict[str, TensorProto] = {}
     nodes: list[NodeProto] = []
     for node in model.graph.node:
-        if node.domain == NPU_DOMAIN or node.op_type in ("MatMul", "Gemm"):
+        if node.domain == NPU_DOMAIN or _transposes(node):
             nodes.extend(_Expansion(node, opset, constants).nodes())
         else:
             nodes.append(node)
@@ -59,7 +60,13 @@ def expand_npu_ops(model: onnx.ModelProto) -> onnx.ModelProto:
         for domain, version in known.items()
         if domain in foreign or domain in ("", "ai.onnx")
     )
+    round_in_float32(expanded)
     return expanded
+
+
+def _transposes(node: NodeProto) -> bool:
+    names = {a.name for a in node.attribute if a.i}
+    return node.op_type == "MatMul" and bool(_TRANSPOSING & names)
 
 
 class _Expansion:
@@ -76,8 +83,7 @@ class _Expansion:
         known: dict[str, Callable[[], None]] = {
             "NPURmsNorm": self._rms_norm,
             "NPURotaryMul": self._rotary_mul,
-            "MatMul": self._product,
-            "Gemm": self._product,
+            "MatMul": self._transposed_product,
         }
         expand = known.get(self._node.op_type)
         if expand is None:
@@ -110,13 +116,11 @@ class _Expansion:
         across = self._emit("Mul", [turned, self._widened(sin)])
         self._emit("CastLike", [self._emit("Add", [straight, across]), x], self._output(0))
 
-    def _product(self) -> None:
+    def _transposed_product(self) -> None:
+        """Standard MatMul has no such attributes; ONNX Runtime's own variant has."""
         node = self._node
-        wide = helper.make_node(node.op_type, [], [], name=node.name, domain=node.domain)
+        wide = helper.make_node("FusedMatMul", [], [], name=node.name, domain=_CONTRIB_DOMAIN)
         wide.attribute.extend(node.attribute)
-        if node.op_type == "MatMul" and _TRANSPOSING & {a.name for a in node.attribute}:
-            # Standard MatMul has no such attributes.
-            wide.op_type, wide.domain = "FusedMatMul", _CONTRIB_DOMAIN
         wide.input.extend(self._widened(name) for name in node.input)
         wide.output.append(f"{node.name}/float32")
         self._nodes.append(wide)

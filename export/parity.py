@@ -12,6 +12,7 @@ How far off the graph may be is `tolerance.py`; what was found is `parity_report
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,14 +67,20 @@ class Reference:
     answers: tuple[GreedyRun, ...]
 
 
-def run_reference(model: PreTrainedModel, given: ParityInput) -> Reference:
-    """Run the checkpoint over the parity sequence and the prompts, in float32."""
-    return Reference(
-        forced=teacher_forced(model, given.token_ids, _kept_positions(given)),
-        answers=tuple(
-            greedy(model, prompt, _answer_length(prompt, given)) for prompt in given.prompts
-        ),
-    )
+def run_reference(
+    model: PreTrainedModel,
+    given: ParityInput,
+    watching: AbstractContextManager[None] | None = None,
+) -> Reference:
+    """Run the checkpoint over the parity sequence and the prompts, in float32.
+
+    Args:
+        watching: Entered around the run over the sequence.
+    """
+    with watching or nullcontext():
+        forced = teacher_forced(model, given.token_ids, _kept_positions(given))
+    answers = (greedy(model, prompt, _answer_length(prompt, given)) for prompt in given.prompts)
+    return Reference(forced, tuple(answers))
 
 
 def tolerance_for(

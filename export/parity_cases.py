@@ -47,13 +47,15 @@ def steps_to_prove(buckets: Sequence[Bucket]) -> list[Bucket]:
 
 def chunked_prefill(token_ids: Sequence[int], table: BucketTable) -> Iterator[Step]:
     """The sequence in chunks of short, single-token, full and nearly full length."""
-    sizes = sorted({b.tokens for b in table if b.phase is Phase.PREFILL and b.batch == 1})
+    sizes = sorted({b.tokens for b in table if b.phase is Phase.PREFILL})
     lengths = cycle([sizes[0] - 1, 1, sizes[len(sizes) // 2], sizes[-1], sizes[-1] - 1])
     past = 0
     while past < len(token_ids):
-        chunk = tuple(token_ids[past : past + max(1, next(lengths))])
-        blocks = -(-past // table.block_size)
-        bucket = table.pick(Phase.PREFILL, 1, len(chunk), max(1, blocks))
+        blocks = max(1, -(-past // table.block_size))
+        # A grid may take long chunks over short pasts only.
+        length = max(1, min(next(lengths), table.max_tokens(blocks)))
+        chunk = tuple(token_ids[past : past + length])
+        bucket = table.pick(Phase.PREFILL, 1, len(chunk), blocks)
         assert bucket is not None, "the table covers every prefill chunk"
         yield Step(bucket, (Row(0, chunk, past),))
         past += len(chunk)

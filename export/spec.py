@@ -74,7 +74,7 @@ class ExportSpec:
                 raise ConfigError(f"{name} is {value}, wanted at least {least}")
         if self.num_threads < 0:
             raise ConfigError(f"num_threads is {self.num_threads}, wanted 0 or more")
-        if self.num_blocks is not None and not self.profile.has_gears:
+        if not self.profile.has_gears and self.num_blocks is not None:
             raise ConfigError(
                 f"num_blocks is {self.num_blocks}, but the pool of target {self.target} gets its "
                 f"size when serving starts; leave it out"

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from export.npu_functions import expand_npu_ops
 from omruntime.errors import ExportError
@@ -117,3 +117,72 @@ def test_an_unknown_npu_operator_is_named() -> None:
     given = rms_norm_inputs("float16")
     with pytest.raises(ExportError, match="node: npu operator NPUGeluV2 has no reference"):
         expand_npu_ops(npu_model("NPUGeluV2", given, {"y": TensorProto.FLOAT16}))
+
+
+def half_model(nodes: list[onnx.NodeProto]) -> onnx.ModelProto:
+    """`x` float16 [n, 4] to `y` float32, with constants w [4, 4] of 100s and c of 0.001."""
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT16, ["n", 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 4])],
+        [
+            numpy_helper.from_array(np.full((4, 4), 100, np.float16), "w"),
+            numpy_helper.from_array(np.float16(0.001), "c"),
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+
+
+def node(op_type: str, inputs: str, output: str, **attributes: int) -> onnx.NodeProto:
+    name = f"{op_type}_{output}"
+    return helper.make_node(op_type, inputs.split(), [output], name=name, **attributes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [node("MatMul", "x w", "m"), node("Add", "m x", "s"), node("Cast", "s", "y", to=1)],
+        [node("MatMul", "x w", "m"), node("MatMul", "m w", "s"), node("Cast", "s", "y", to=1)],
+        [node("Mul", "x x", "m"), node("Mul", "m c", "s"), node("Cast", "s", "y", to=1)],
+        [node("Gemm", "x w", "m"), node("Cast", "m", "y", to=1)],
+    ],
+    ids=lambda nodes: "-".join(n.op_type for n in nodes),
+)
+def test_float16_ends_where_it_ends(nodes: list[onnx.NodeProto]) -> None:
+    """ONNX Runtime alone would carry 120000 in float32 from one node to the next."""
+    inputs = {"x": np.full((1, 4), 300, np.float16)}
+    (y,) = run(expand_npu_ops(half_model(nodes)), inputs)
+    assert np.isinf(y).all()
+
+
+def test_each_result_is_rounded_once_and_sums_are_not() -> None:
+    """2048 + 1 has no float16; the sum inside of a product holds it."""
+    inputs = {"x": np.array([[2048, 1, 1, 0]], np.float16)}
+    added = [node("Add", "x x", "s"), node("Add", "s x", "t"), node("Cast", "t", "y", to=1)]
+    (y,) = run(expand_npu_ops(half_model(added)), inputs)
+    assert y.tolist() == [[6144, 3, 3, 0]]
+    product = [node("MatMul", "x w", "s"), node("Mul", "s c", "t"), node("Cast", "t", "y", to=1)]
+    inputs["x"] = np.array([[1, 0.01, 0.01, 0]], np.float16)
+    (y,) = run(expand_npu_ops(half_model(product)), inputs)
+    exact = float(inputs["x"].astype(np.float64).sum()) * 100
+    rounded = np.float16(float(np.float16(exact)) * float(np.float16(0.001)))
+    np.testing.assert_array_equal(y, np.full((1, 4), rounded, np.float32))
+
+
+@pytest.mark.parametrize(("trans_a", "trans_b"), [(0, 1), (1, 0), (1, 1)])
+def test_products_transpose_by_attribute(trans_a: int, trans_b: int) -> None:
+    """ATC reads transA and transB of MatMul, which standard ONNX does not have."""
+    rng = np.random.default_rng(6)
+    given = {name: rng.normal(size=(2, 3, 4, 4)).astype(np.float16) for name in ("x", "b")}
+    model = npu_model("MatMul", given, {"y": TensorProto.FLOAT16})
+    product = model.graph.node[0]
+    product.domain = ""
+    product.attribute.append(helper.make_attribute("transA", trans_a))
+    product.attribute.append(helper.make_attribute("transB", trans_b))
+    (y,) = run(expand_npu_ops(model), given)
+    a, b = (
+        given[name].astype(np.float64).transpose(0, 1, *((3, 2) if turned else (2, 3)))
+        for name, turned in (("x", trans_a), ("b", trans_b))
+    )
+    np.testing.assert_allclose(y, a @ b, rtol=1e-3, atol=1e-3)
