@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,12 +15,12 @@ from omruntime.buckets import Bucket
 from omruntime.device import Program
 from omruntime.device.cpu import CpuDevice
 from omruntime.engine import Engine
-from omruntime.errors import BundleError, DeviceError, PromptTooLongError
+from omruntime.errors import BundleError, DeviceError, NotBuiltInError, PromptTooLongError
 from omruntime.manifest import ProgramSpec
 from omruntime.outputs import TokenDelta
 from omruntime.sampling_params import SamplingParams
 from omruntime.scheduling import Scheduling
-from omruntime.sequence import FinishReason, Request
+from omruntime.sequence import Adapter, FinishReason, Request
 from omruntime.settings import EngineSettings
 from omruntime.token_stream import merge
 from tests.omruntime.toy_model import EOS_TOKEN_ID, VOCAB_SIZE, toy_answer
@@ -32,7 +33,7 @@ GREEDY = SamplingParams(
 
 @contextmanager
 def open_engine(
-    bundle: Path, device: CpuDevice | None = None, **settings: int | bool
+    bundle: Path, device: CpuDevice | None = None, **settings: int | bool | Path
 ) -> Iterator[Engine]:
     engine = Engine(device or CpuDevice(1), bundle, EngineSettings(**settings))  # type: ignore[arg-type]
     try:
@@ -224,3 +225,90 @@ def test_a_bundle_for_another_device_is_refused(toy_bundle: Path) -> None:
 
     with pytest.raises(BundleError, match=r"built for cpu.*Ascend310P3.*--target Ascend310P3"):
         Engine(Ascend(1), toy_bundle, EngineSettings())
+
+
+# Costs, time, adapters
+
+
+def warm_up(engine: Engine) -> list[Bucket]:
+    told: list[Bucket] = []
+    engine.warm_up(lambda _number, _count, bucket: told.append(bucket))
+    return told
+
+
+def test_warm_up_measures_every_bucket_once_and_the_next_engine_knows(
+    toy_bundle: Path, tmp_path: Path
+) -> None:
+    device = FailingDevice(set())
+    with open_engine(toy_bundle, device, cache_dir=tmp_path) as engine:
+        assert len(set(warm_up(engine))) == len(engine.manifest.bucket_table())
+        num_first = device.num_runs
+    assert len(list(tmp_path.rglob("*.json"))) == 1
+    again = FailingDevice(set())
+    with open_engine(toy_bundle, again, cache_dir=tmp_path) as engine:
+        warm_up(engine)
+        assert again.num_runs == len(engine.manifest.bucket_table()) < num_first / 2
+        engine.add(Request("r", prompts(10)[8], GREEDY))
+        assert run_to_end(engine)["r"].token_ids == toy_answer(prompts(10)[8], 20)
+
+
+def test_measured_costs_are_never_written_into_the_bundle(toy_bundle: Path, tmp_path: Path) -> None:
+    before = sorted(toy_bundle.rglob("*"))
+    (tmp_path / "costs").write_text("in the way")
+    with open_engine(toy_bundle, cache_dir=tmp_path) as engine:
+        warm_up(engine)
+    assert sorted(toy_bundle.rglob("*")) == before
+
+
+def test_answers_after_warm_up_do_not_depend_on_what_was_measured(toy_bundle: Path) -> None:
+    with open_engine(toy_bundle, num_blocks=18) as engine:
+        warm_up(engine)
+        for i, prompt in enumerate(prompts(24)):
+            engine.add(Request(f"r{i}", prompt, GREEDY))
+        answers = run_to_end(engine)
+    for i, prompt in enumerate(prompts(24)):
+        assert answers[f"r{i}"].token_ids == toy_answer(prompt, 20), i
+
+
+def test_a_deadline_that_has_passed_ends_the_request_with_a_word(toy_bundle: Path) -> None:
+    """By the monotonic clock, which no change of the wall clock moves (BL-48)."""
+    with open_engine(toy_bundle) as engine:
+        past = Scheduling(deadline=time.monotonic() - 1.0)
+        engine.add(Request("late", (1, 2, 3), GREEDY, scheduling=past))
+        engine.add(Request("other", (1, 2, 3), GREEDY))
+        answers = run_to_end(engine)
+    assert answers["late"].finish_reason is FinishReason.ABORT
+    assert "deadline" in answers["late"].error
+    assert answers["other"].token_ids == toy_answer((1, 2, 3), 20)
+    assert answers["late"].timings is not None
+    assert min(answers["late"].timings.queue_s, answers["late"].timings.decode_s) >= 0
+
+
+def test_a_request_for_an_adapter_is_refused_by_name(toy_bundle: Path) -> None:
+    with (
+        open_engine(toy_bundle) as engine,
+        pytest.raises(NotBuiltInError, match=r"'poet'.*not built in"),
+    ):
+        engine.add(Request("r", (1, 2), GREEDY, adapter=Adapter("poet", "hash")))
+
+
+def test_flush_and_counters_tell_of_the_prefix_cache(toy_bundle: Path) -> None:
+    prompt = prompts(10)[9]
+    with open_engine(toy_bundle) as engine:
+        for name in ("cold", "warm"):
+            engine.add(Request(name, prompt, GREEDY))
+            run_to_end(engine)
+        counters = engine.counters().prefix_cache
+        assert (counters.num_hits, counters.num_misses, counters.num_hit_tokens) == (1, 1, 36)
+        assert engine.flush_prefix_cache() > 0
+        engine.add(Request("flushed", prompt, GREEDY))
+        assert run_to_end(engine)["flushed"].num_cached_tokens == 0
+
+
+def test_deterministic_answers_are_right_as_well(toy_bundle: Path) -> None:
+    with open_engine(toy_bundle, deterministic=True, num_blocks=18) as engine:
+        for i, prompt in enumerate(prompts(12)):
+            engine.add(Request(f"r{i}", prompt, GREEDY))
+        answers = run_to_end(engine)
+    for i, prompt in enumerate(prompts(12)):
+        assert answers[f"r{i}"].token_ids == toy_answer(prompt, 20), i

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from omruntime.buckets import Bucket, BucketTable, Phase
+from omruntime.cost_table import CostTable
 from omruntime.row_choice import RowChooser, make_row
 from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import Request, Sequence
@@ -111,3 +112,66 @@ def test_decode_leaves_rows_out_when_the_large_batch_has_a_short_past() -> None:
 def test_table_that_covers_no_decode_step_is_noticed() -> None:
     with pytest.raises(AssertionError, match="require_cover"):
         chooser(decode(4, 1)).decode_rows([sequence_of(21, 20)])
+
+
+# By measured cost
+
+
+def measured(costs: dict[tuple[Phase, int, int, int], float], **others: bool) -> RowChooser:
+    table = BucketTable((Bucket(*s) for s in costs), BLOCK_SIZE)
+    known = CostTable(table, BLOCK_SIZE)
+    for shape, seconds in costs.items():
+        known.measure(Bucket(*shape), seconds)
+    return RowChooser(table, 99, known, **others)
+
+
+def test_fewer_rows_are_decoded_where_that_gives_more_tokens_a_second() -> None:
+    rows = measured({decode(2): 0.1, decode(8): 0.3, prefill(1, 8): 1.0})
+    ready = [sequence_of(5, 4) for _ in range(8)]
+    assert len(rows.decode_rows(ready[:3])) == 2
+    assert len(rows.decode_rows(ready[:6])) == 6  # as fast as in turn, and everybody at once
+    assert len(rows.decode_rows(ready[:8])) == 8
+
+
+def test_a_budget_shortens_chunks_and_never_wastes_much() -> None:
+    rows = measured({prefill(1, 4): 0.9, prefill(1, 8): 1.1, prefill(1, 16): 2.0, decode(1): 1.0})
+    long = sequence_of(40)
+    assert rows.chunk(long).num_tokens == 16
+    assert rows.chunk(long, budget_s=1.5).num_tokens == 8
+    assert rows.chunk(long, budget_s=1.0).num_tokens == 8, "4 would cost twice as much a token"
+    assert rows.chunk(sequence_of(3), budget_s=0.1).num_tokens == 3
+
+
+def test_chunk_grows_to_the_edge_of_the_chosen_bucket() -> None:
+    rows = measured({prefill(1, 4): 2.0, prefill(1, 16): 1.0, decode(1): 1.0})
+    row = make_row(sequence_of(12), 4)
+    bucket = rows.pick(Phase.PREFILL, [row])
+    assert bucket == Bucket(*prefill(1, 16))
+    assert rows.fill_prefill(bucket, row).num_tokens == 12
+    assert rows.fill_prefill(bucket, row).samples
+
+
+def test_riders_take_only_places_that_would_be_padded_and_reach() -> None:
+    rows = measured({decode(4, 2): 1.0, prefill(1, 8): 1.0})
+    near, far = sequence_of(20, 4), sequence_of(40, 20)
+    bucket = Bucket(*decode(4, 2))
+    assert [r.sequence for r in rows.riders(bucket, 2, [far, near, near, near])] == [near, near]
+    assert rows.riders(bucket, 4, [near]) == []
+
+
+def test_a_few_tokens_are_computed_again_for_a_cheaper_bucket() -> None:
+    """Twelve cached blocks need the long past; ten of them fit the short one and one chunk."""
+    rows = measured({prefill(1, 16, 10): 1.0, prefill(1, 16, 40): 3.0, decode(1, 40): 1.0})
+    sequence = sequence_of(54)
+    assert rows.reusable(sequence, 48) == 40
+    assert rows.reusable(sequence, 36) == 36, "fits as it is"
+    assert rows.reusable(sequence_of(49), 48) == 48, "one token is left, a decode step"
+    assert rows.reusable(sequence_of(70), 64) == 64, "the rest would not fit one chunk"
+    equal = measured({prefill(1, 16, 10): 1.0, prefill(1, 16, 40): 1.0, decode(1, 40): 1.0})
+    assert equal.reusable(sequence, 48) == 48
+
+
+def test_deterministic_reuse_is_in_whole_chunks() -> None:
+    rows = measured({prefill(1, 16, 40): 1.0, decode(1, 40): 1.0}, deterministic=True)
+    assert rows.reusable(sequence_of(54), 47) == 32
+    assert rows.reusable(sequence_of(54), 12) == 0

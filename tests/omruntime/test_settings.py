@@ -29,6 +29,9 @@ def test_defaults_are_valid_and_leave_the_limits_to_the_bundle() -> None:
         ("max_queued_requests", 1),
         ("max_queued_tokens", 1),
         ("num_threads", 0),
+        ("ttft_target_ms", 1),
+        ("itl_target_ms", 1),
+        ("check_invariants_every", 0),
     ],
 )
 def test_least_value_is_taken_and_one_less_refused(name: str, least: int) -> None:
