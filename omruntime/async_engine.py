@@ -11,21 +11,19 @@ import logging
 import queue
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from omruntime.buckets import Bucket
 from omruntime.engine import Engine, EngineOutput
 from omruntime.errors import OmError, ShuttingDownError
 from omruntime.limits import EngineLimits, resolve_limits
 from omruntime.manifest import Manifest
-from omruntime.outputs import EngineLoad, TokenDelta
+from omruntime.outputs import EngineLoad
 from omruntime.sequence import FinishReason, Request
 from omruntime.settings import EngineSettings
-from omruntime.token_stream import TokenStream, deliver
+from omruntime.token_stream import TokenStream, call_soon, deliver, resolve
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +60,7 @@ class AsyncEngine:
         manifest: Of the bundle.
         limits: In force.
         on_device_error: Called in the engine thread with the text of every failed step.
+        on_recovered: Never called: a device in the serving process cannot be started anew.
     """
 
     def __init__(
@@ -75,6 +74,7 @@ class AsyncEngine:
         self.manifest = manifest
         self.limits = limits
         self.on_device_error: Callable[[str], None] = lambda _text: None
+        self.on_recovered: Callable[[], None] = lambda: None
         self._open_engine = open_engine
         self._progress: Callable[[str], None] = lambda _line: None
         self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
@@ -260,31 +260,28 @@ class AsyncEngine:
         try:
             engine.add(command.request, command.submitted_at)
         except OmError as error:
-            _resolve(command.accepted, error)
+            resolve(command.accepted, error)
             return
         self._streams[command.request.request_id] = command.stream
-        _call_soon(command.stream.loop, self._accept, command)
+        call_soon(command.stream.loop, self._accept, command)
 
     def _abort(self, engine: Engine, command: _Abort) -> None:
         aborted = engine.abort(command.request_id, command.reason)
         if command.found is not None:
-            _resolve(command.found, aborted is not None)
+            resolve(command.found, aborted is not None)
         if aborted is not None:
             # At once: the next command may add another request of the same id.
             self._load = engine.load()
             self._deliver([aborted])
 
     def _deliver(self, outputs: list[EngineOutput]) -> None:
-        """Hand deltas to the streams, with one wake-up for each event loop."""
-        by_loop: defaultdict[asyncio.AbstractEventLoop, list[tuple[TokenStream, TokenDelta]]]
-        by_loop = defaultdict(list)
+        """Hand deltas to the streams, and forget those that have had their last."""
+        pairs = [(self._streams[request_id], delta) for request_id, delta in outputs]
+        # First, so that whoever has had the last delta finds nothing left of the request.
         for request_id, delta in outputs:
-            stream = self._streams[request_id]
-            by_loop[stream.loop].append((stream, delta))
             if delta.finish_reason is not None:
                 del self._streams[request_id]
-        for loop, deltas in by_loop.items():
-            _call_soon(loop, deliver, deltas)
+        deliver(pairs)
 
     def _close_queue(self) -> None:
         """Refuse what is queued and all that comes later."""
@@ -293,32 +290,10 @@ class AsyncEngine:
         while not self._commands.empty():
             command = self._commands.get()
             if isinstance(command, _Add):
-                _resolve(command.accepted, _shutting_down())
+                resolve(command.accepted, _shutting_down())
             elif isinstance(command, _Abort) and command.found is not None:
-                _resolve(command.found, command.request_id in self._streams)
+                resolve(command.found, command.request_id in self._streams)
 
 
 def _shutting_down() -> ShuttingDownError:
     return ShuttingDownError("the server is shutting down; send the request to another one")
-
-
-def _resolve(future: asyncio.Future[Any], result: object) -> None:
-    """Set a future of an event loop from the engine thread; an exception is raised there."""
-
-    def set_result() -> None:
-        if future.cancelled():
-            return
-        if isinstance(result, BaseException):
-            future.set_exception(result)
-        else:
-            future.set_result(result)
-
-    _call_soon(future.get_loop(), set_result)
-
-
-def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *args: object) -> None:
-    """Run a call in an event loop; a loop that has ended has no reader left to tell."""
-    try:
-        loop.call_soon_threadsafe(call, *args)
-    except RuntimeError:
-        logger.warning("an event loop ended before its answers did")
