@@ -20,7 +20,7 @@ from omruntime.engine import Engine, EngineOutput
 from omruntime.errors import OmError, ShuttingDownError
 from omruntime.limits import EngineLimits, resolve_limits
 from omruntime.manifest import Manifest
-from omruntime.outputs import EngineLoad
+from omruntime.outputs import EngineCounters, EngineLoad
 from omruntime.sequence import FinishReason, Request
 from omruntime.settings import EngineSettings
 from omruntime.token_stream import TokenStream, call_soon, deliver, resolve
@@ -46,11 +46,18 @@ class _Abort:
 
 
 @dataclass(frozen=True, slots=True)
+class _Flush:
+    """`num_blocks` is told how many cached blocks were forgotten."""
+
+    num_blocks: asyncio.Future[int]
+
+
+@dataclass(frozen=True, slots=True)
 class _Wake:
     """Does nothing but end the wait for a command."""
 
 
-_Command = _Add | _Abort | _Wake
+_Command = _Add | _Abort | _Flush | _Wake
 
 
 class AsyncEngine:
@@ -85,6 +92,7 @@ class AsyncEngine:
         self._started: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         self._streams: dict[str, TokenStream] = {}
         self._load = EngineLoad.idle(limits.num_blocks - 1)
+        self._counters = EngineCounters.none()
         self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
 
     @staticmethod
@@ -167,6 +175,20 @@ class AsyncEngine:
         """What the engine held after its last step; from any thread."""
         return self._load
 
+    def counters(self) -> EngineCounters:
+        """What had happened until the last step; from any thread."""
+        return self._counters
+
+    async def flush_prefix_cache(self) -> int:
+        """Forget all cached beginnings and say how many blocks; running requests go on.
+
+        Raises:
+            ShuttingDownError: Stopped.
+        """
+        num_blocks: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._put(_Flush(num_blocks))
+        return await num_blocks
+
     def drain(self) -> None:
         """Refuse new requests from now on; live ones go on."""
         self._draining = True
@@ -236,7 +258,7 @@ class AsyncEngine:
         """Take the waiting commands, run one step, hand out what is new."""
         self._take_commands(engine)
         outputs = engine.step()
-        self._load = engine.load()
+        self._load, self._counters = engine.load(), engine.counters()
         self._deliver(outputs)
         error = engine.take_device_error()
         if error is not None:
@@ -255,6 +277,8 @@ class AsyncEngine:
                 self._add(engine, command)
             elif isinstance(command, _Abort):
                 self._abort(engine, command)
+            elif isinstance(command, _Flush):
+                resolve(command.num_blocks, engine.flush_prefix_cache())
 
     def _add(self, engine: Engine, command: _Add) -> None:
         try:
@@ -293,6 +317,8 @@ class AsyncEngine:
                 resolve(command.accepted, _shutting_down())
             elif isinstance(command, _Abort) and command.found is not None:
                 resolve(command.found, command.request_id in self._streams)
+            elif isinstance(command, _Flush):
+                resolve(command.num_blocks, _shutting_down())
 
 
 def _shutting_down() -> ShuttingDownError:

@@ -171,6 +171,8 @@ def _draw(weighed: _Weighed, top_p: float, min_p: float, numbers: Numbers) -> in
         return weighed.best_id  # it alone has the mass
     for attempt in range(MAX_ATTEMPTS):
         choice = sums.at(numbers(attempt))
+        if choice == weighed.best_id:
+            return choice
         if weights[choice] >= least and (top_p == 1.0 or mass_above(weights, choice) < wanted):
             return choice
     kept = _kept(weighed, top_p, min_p)

@@ -82,3 +82,8 @@ class EngineCounters:
     num_steps: int
     num_quarantined: int
     prefix_cache: PrefixCacheCounters
+
+    @staticmethod
+    def none() -> EngineCounters:
+        """Of an engine that has done nothing yet."""
+        return EngineCounters(0, 0, PrefixCacheCounters())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -21,6 +22,7 @@ from omruntime.errors import (
     ShuttingDownError,
 )
 from omruntime.outputs import TokenDelta
+from omruntime.scheduling import Scheduling
 from omruntime.sequence import FinishReason, Request
 from omruntime.settings import EngineSettings
 from omruntime.token_stream import TokenStream, merge
@@ -276,3 +278,41 @@ def test_an_id_is_free_within_the_step_that_its_request_was_cancelled_in(toy_bun
                 assert (await read_all(new)).token_ids == toy_answer((token, 2), 20)
 
     asyncio.run(main())
+
+
+def test_flush_and_counters_reach_the_engine(toy_bundle: Path) -> None:
+    prompt = tuple(range(1, 30))
+
+    async def main() -> None:
+        async with running(toy_bundle) as engine:
+            for name in ("cold", "warm"):
+                await read_all(await engine.submit(Request(name, prompt, GREEDY)))
+            assert await engine.flush_prefix_cache() > 0
+            assert await engine.flush_prefix_cache() == 0
+            await read_all(await engine.submit(Request("flushed", prompt, GREEDY)))
+            counters = engine.counters()
+        assert counters.num_steps > 0
+        assert (counters.prefix_cache.num_hits, counters.prefix_cache.num_misses) == (1, 2)
+        with pytest.raises(ShuttingDownError):
+            await engine.flush_prefix_cache()
+
+    asyncio.run(main())
+
+
+def test_a_deadline_ends_a_stream_with_abort_and_a_word(toy_bundle: Path) -> None:
+    """BL-43: also while it waits for a place."""
+
+    async def main() -> list[TokenDelta]:
+        async with running(toy_bundle, max_num_seqs=1) as engine:
+            past = Scheduling(deadline=time.monotonic())
+            requests = [Request("first", (1, 2), GREEDY)]
+            requests += [Request("late", (1, 2), GREEDY, scheduling=past)]
+            streams = [await engine.submit(request) for request in requests]
+            answers = [await read_all(stream) for stream in streams]
+            assert engine.load().num_referenced_blocks == 0
+            return answers
+
+    first, late = asyncio.run(main())
+    assert first.finish_reason is FinishReason.LENGTH
+    assert late.finish_reason is FinishReason.ABORT
+    assert "deadline" in late.error
