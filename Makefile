@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 
-.PHONY: demo test lint bench proto clean
+.PHONY: demo test lint bench fuzz-om proto clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m demo.demo
@@ -19,6 +19,10 @@ lint: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m bench.run
+
+# A longer run of what the test suite does at a smaller count.
+fuzz-om: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.fuzz_om --count 100000
 
 # Writes server/pb/ anew; a test compares it with proto/.
 proto: $(VENV)/.installed-dev
