@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from omruntime.errors import ConfigError
 
 MIB = 1 << 20
 DEFAULT_KV_MEMORY_MIB = 1024
-
-
-def _help(text: str) -> dict[str, str]:
-    """The metadata of a field that the server makes a flag of."""
-    return {"help": text}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,26 +46,11 @@ class EngineSettings:
     max_queued_requests: int = 1024
     max_queued_tokens: int = 1 << 20
     num_threads: int = 0
-    ttft_target_ms: int = field(
-        default=1000,
-        metadata=_help("Wished ms to the first token; after about 1 s people turn elsewhere."),
-    )
-    itl_target_ms: int = field(
-        default=100,
-        metadata=_help("Wished ms between tokens; 100 is twice as fast as people read."),
-    )
-    deterministic: bool = field(
-        default=False,
-        metadata=_help("Same numbers whatever else runs, by one bucket per phase; much slower."),
-    )
-    check_invariants_every: int = field(
-        default=1000,
-        metadata=_help("Steps between checks of the engine's own state; 0: never."),
-    )
-    cache_dir: Path = field(
-        default=Path("~/.cache/omserve"),
-        metadata=_help("Folder for measured costs; it may be read-only, never the bundle."),
-    )
+    ttft_target_ms: int = 1000
+    itl_target_ms: int = 100
+    deterministic: bool = False
+    check_invariants_every: int = 1000
+    cache_dir: Path = Path("~/.cache/omserve")
 
     def __post_init__(self) -> None:
         """Check every value by itself.

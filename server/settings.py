@@ -44,6 +44,11 @@ ENGINE_HELP = {
     "max_queued_requests": "Waiting requests beyond which new ones are refused.",
     "max_queued_tokens": "Waiting prompt tokens beyond which new requests are refused.",
     "num_threads": "Threads of the cpu device; 0: one for each core.",
+    "ttft_target_ms": "Wished ms to the first token; after about 1 s people turn elsewhere.",
+    "itl_target_ms": "Wished ms between tokens; 100 is twice as fast as people read.",
+    "deterministic": "Same numbers whatever else runs, by one bucket per phase; much slower.",
+    "check_invariants_every": "Steps between checks of the engine's own state; 0: never.",
+    "cache_dir": "Folder for measured costs; it may be read-only, never the bundle.",
 }
 
 
