@@ -21,6 +21,7 @@ from omruntime.bundle_files import check_files
 from omruntime.cost_file import CostFile, CostKey
 from omruntime.cost_table import CostTable
 from omruntime.device import Device, MemoryItem, open_device
+from omruntime.device.faults import with_faults
 from omruntime.errors import BundleError, NotBuiltInError, RequestError
 from omruntime.executor import GraphExecutor, io_bytes, step_programs
 from omruntime.kv_cache import KVCache, kv_bytes_per_block
@@ -96,9 +97,9 @@ class Engine:
     @staticmethod
     def open(bundle: Path, settings: EngineSettings) -> Engine:
         """Open the device that the settings name and load the bundle onto it."""
-        device = open_device(settings.device, settings.num_threads)
+        device = open_device(settings.device, settings.num_threads, settings.step_timeout_s)
         try:
-            return Engine(device, bundle, settings)
+            return Engine(with_faults(device, settings.inject_fault), bundle, settings)
         except BaseException:
             device.close()
             raise

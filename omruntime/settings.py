@@ -9,6 +9,7 @@ from omruntime.errors import ConfigError
 
 MIB = 1 << 20
 DEFAULT_KV_MEMORY_MIB = 1024
+MAX_TIMEOUT_S = 86400
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,15 @@ class EngineSettings:
             never checks. A check takes about a microsecond for each block.
         cache_dir: Folder for what is measured on this machine; it may be read-only or missing.
         num_threads: Threads of `cpu` and `openvino`; 0 means one for each core.
+        isolate_device: Run the device in a process of its own, which is started anew when it
+            dies or hangs; None decides by the device, see `is_isolated`. Of `om-serve` and
+            `server.LLM`; `omruntime.LLM` has no second process.
+        step_timeout_s: A step that takes longer is stuck. A chip's wait gives up a little
+            before, and a device process is killed; a step on a CPU in the serving process is
+            never given up. The longest step known, a chunk of a large model on a CPU, takes
+            seconds.
+        allow_faults: Whether `inject_fault` is taken.
+        inject_fault: Faults to inject, see `omruntime.device.faults`; for tests.
     """
 
     device: str = "cpu"
@@ -51,6 +61,21 @@ class EngineSettings:
     deterministic: bool = False
     check_invariants_every: int = 1000
     cache_dir: Path = Path("~/.cache/omserve")
+    isolate_device: bool | None = None
+    step_timeout_s: float = 60.0
+    allow_faults: bool = False
+    inject_fault: str | None = None
+
+    @property
+    def is_isolated(self) -> bool:
+        """Whether the device gets a process of its own.
+
+        By default where a driver can take its process along or hang in it. A CPU has no
+        driver, and a second process costs it a little of every step.
+        """
+        if self.isolate_device is None:
+            return self.device.startswith("ascend:")
+        return self.isolate_device
 
     def __post_init__(self) -> None:
         """Check every value by itself.
@@ -70,6 +95,16 @@ class EngineSettings:
         self._require_at_least("ttft_target_ms", 1)
         self._require_at_least("itl_target_ms", 1)
         self._require_at_least("check_invariants_every", 0)
+        if not 0 < self.step_timeout_s <= MAX_TIMEOUT_S:  # NaN is neither
+            raise ConfigError(
+                f"step_timeout_s is {self.step_timeout_s}, wanted above 0 and at most "
+                f"{MAX_TIMEOUT_S}"
+            )
+        if self.inject_fault is not None and not self.allow_faults:
+            raise ConfigError(
+                f"inject_fault is {self.inject_fault!r}, which breaks answers on purpose; it is "
+                f"for tests alone and needs --allow-faults"
+            )
         # Beyond any machine's cores; the threads would be started all the same.
         self._require_at_most("num_threads", 1024)
 

@@ -146,11 +146,17 @@ def _watch_device(engine: EngineLike, lifecycle: Lifecycle) -> None:
     loop = asyncio.get_running_loop()
 
     def on_device_error(text: str) -> None:
-        logger.error("device error, health is NOT_SERVING from now on: %s", text)
+        logger.error("device error, health is NOT_SERVING: %s", text)
         with suppress(RuntimeError):  # the loop is closed: the server stops anyway
             loop.call_soon_threadsafe(lifecycle.fail, text)
 
+    def on_recovered() -> None:
+        logger.info("the device is back, health is SERVING again")
+        with suppress(RuntimeError):  # as above
+            loop.call_soon_threadsafe(lifecycle.recover)
+
     engine.on_device_error = on_device_error
+    engine.on_recovered = on_recovered
 
 
 def _announce_port(settings: Settings, port: int) -> None:

@@ -47,12 +47,12 @@ def _run(argv: Sequence[str]) -> int:
 
     settings = Settings.load(argv, os.environ)
 
-    from omruntime.async_engine import AsyncEngine
     from server.app import Parts, run_server
     from server.generate import TextGenerator
+    from server.loading import open_engine
 
     start_http = None if settings.http_port is None else _http_gateway()
-    return run_server(settings, Parts(AsyncEngine.open, TextGenerator.open, start_http))
+    return run_server(settings, Parts(open_engine, TextGenerator.open, start_http))
 
 
 def _http_gateway() -> StartHttp:

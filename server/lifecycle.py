@@ -17,7 +17,7 @@ from server.seams import TextGeneratorLike
 
 
 class ServerState(Enum):
-    """LOADING to SERVING to DRAINING; FAILED after a device error."""
+    """LOADING to SERVING to DRAINING; FAILED after a device error, until a device is back."""
 
     LOADING = "loading"
     SERVING = "serving"
@@ -62,6 +62,11 @@ class Lifecycle:
         """Turn unhealthy after a device error; a server that drains goes on draining."""
         if self.state is not ServerState.DRAINING:
             self._enter(ServerState.FAILED, text)
+
+    def recover(self) -> None:
+        """Serve again after `fail`."""
+        if self.state is ServerState.FAILED:
+            self._enter(ServerState.SERVING, "")
 
     def _enter(self, state: ServerState, detail: str) -> None:
         self.state = state

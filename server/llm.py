@@ -16,13 +16,13 @@ from typing import Any
 
 from tqdm import tqdm
 
-from omruntime.async_engine import AsyncEngine
 from omruntime.errors import RequestError
 from omruntime.field_types import require_token_ids
 from omruntime.sampling_params import SamplingParams
 from omruntime.settings import EngineSettings
 from server.answers import join_deltas
 from server.generate import TextGenerator
+from server.loading import open_engine
 from server.loop_thread import LoopThread
 from server.text import ChatMessage, TextDelta, TextRequest
 
@@ -71,7 +71,7 @@ class LLM:
         Raises:
             BundleError, ConfigError, DeviceError: The bundle does not fit or does not load.
         """
-        self._engine = AsyncEngine.open(Path(bundle), settings or EngineSettings())
+        self._engine = open_engine(Path(bundle), settings or EngineSettings())
         self._generator = TextGenerator.open(Path(bundle), self._engine)
         self._engine.start(on_progress)
         self._loop = LoopThread()

@@ -1,7 +1,7 @@
-"""Starting and stopping an engine beside a running event loop.
+"""Choosing an engine, and starting and stopping it beside a running event loop.
 
-Both block for long inside libraries, so each runs in a daemon thread: the process must be able
-to end while such a thread is stuck.
+The latter block for long inside libraries, so each runs in a daemon thread: the process must be
+able to end while such a thread is stuck.
 """
 
 from __future__ import annotations
@@ -11,11 +11,34 @@ import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
+from omruntime.async_engine import AsyncEngine
+from omruntime.device import require_device_name
+from omruntime.device.faults import parse_faults
+from omruntime.settings import EngineSettings
+from omruntime.worker.worker_engine import WorkerEngine
 from server.lifecycle import Lifecycle
 from server.seams import EngineLike
 
 logger = logging.getLogger(__name__)
+
+
+def open_engine(bundle: Path, settings: EngineSettings) -> EngineLike:
+    """The engine that the settings ask for, with the device in this process or in its own.
+
+    Reads the manifest; whatever is wrong with settings or bundle by themselves is said here,
+    before anything is opened.
+
+    Raises:
+        BundleError: The manifest is damaged or its buckets do not cover every step.
+        ConfigError: A setting is wrong, or passes what the bundle was built for.
+    """
+    require_device_name(settings.device)
+    if settings.inject_fault is not None:
+        parse_faults(settings.inject_fault)
+    open_ = WorkerEngine.open if settings.is_isolated else AsyncEngine.open
+    return open_(bundle, settings)
 
 
 async def start_engine(engine: EngineLike, lifecycle: Lifecycle, stop: asyncio.Event) -> bool:

@@ -1,6 +1,7 @@
 """What the front ends and the wiring need from the text layer and the engine.
 
-Protocols only; `TextGenerator` and `AsyncEngine` fit them, and so do the tests' fakes.
+Protocols only; `TextGenerator`, `AsyncEngine` and `WorkerEngine` fit them, and so do the tests'
+fakes.
 """
 
 from __future__ import annotations
@@ -64,12 +65,15 @@ class EngineLike(TokenEngine, Protocol):
     """The engine as the wiring sees it.
 
     Attributes:
-        on_device_error: Called with the error's text, in the engine thread.
+        on_device_error: Called with the error's text, in another thread.
+        on_recovered: Called when requests are served again after such an error, in another
+            thread; never by an engine that cannot start its device anew.
     """
 
     manifest: Manifest
     limits: EngineLimits
     on_device_error: Callable[[str], None]
+    on_recovered: Callable[[], None]
 
     def start(self, progress: Callable[[str], None]) -> None:
         """Load and warm up; returns when the engine takes requests."""

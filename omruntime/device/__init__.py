@@ -25,6 +25,7 @@ __all__ = [
     "MemoryItem",
     "Program",
     "open_device",
+    "require_device_name",
 ]
 
 SIMULATED_SOC = "Ascend310P3"
@@ -32,7 +33,26 @@ _ASCEND = re.compile(r"ascend:(\d{1,4})")
 _SIMULATED = re.compile(r"sim:(\d{1,2})(?:@(Ascend\w+))?")
 
 
-def open_device(name: str, num_threads: int = 0) -> Device:
+# A chip gives up this share of a step's time limit, so that its own words come first.
+_WAIT_SHARE = 0.9
+
+
+def require_device_name(name: str) -> None:
+    """Check a name without opening anything.
+
+    Raises:
+        ConfigError: No device has such a name.
+    """
+    if name not in ("cpu", "openvino") and not (
+        _ASCEND.fullmatch(name) or _SIMULATED.fullmatch(name)
+    ):
+        raise ConfigError(
+            f"device is {name!r}, wanted one of: cpu, openvino, ascend:N (a chip by its number), "
+            f"sim:N (a SIMULATED chip)"
+        )
+
+
+def open_device(name: str, num_threads: int = 0, step_timeout_s: float | None = None) -> Device:
     """Open a device by name; the calling thread owns it from here on.
 
     Args:
@@ -41,11 +61,17 @@ def open_device(name: str, num_threads: int = 0) -> Device:
             tests and dry runs, an Ascend310P3 unless the name goes on with `@` and another,
             such as `sim:0@Ascend310B4`; nothing else ever chooses it.
         num_threads: For `cpu` and `openvino`: threads of one run; 0 means one for each core.
+        step_timeout_s: For `ascend:N` and `sim:N`: a step that takes longer has failed, and
+            `synchronize` gives up a little before. None waits for ever.
 
     Raises:
         ConfigError: The name is unknown, or the backend's library is not installed.
         DeviceError: The driver refused.
     """
+    require_device_name(name)
+    timeout_ms = (
+        None if step_timeout_s is None else max(1, int(step_timeout_s * 1000 * _WAIT_SHARE))
+    )
     # Imported late so that one backend's library is never needed for another.
     if name == "cpu":
         try:
@@ -68,12 +94,9 @@ def open_device(name: str, num_threads: int = 0) -> Device:
     if match := _ASCEND.fullmatch(name):
         from omruntime.device.ascend import open_ascend
 
-        return open_ascend(name, int(match[1]))
-    if match := _SIMULATED.fullmatch(name):
-        from omruntime.device.ascend import open_simulated
+        return open_ascend(name, int(match[1]), timeout_ms)
+    match = _SIMULATED.fullmatch(name)
+    assert match is not None
+    from omruntime.device.ascend import open_simulated
 
-        return open_simulated(name, int(match[1]), match[2] or SIMULATED_SOC)
-    raise ConfigError(
-        f"device is {name!r}, wanted one of: cpu, openvino, ascend:N (a chip by its number), "
-        f"sim:N (a SIMULATED chip)"
-    )
+    return open_simulated(name, int(match[1]), match[2] or SIMULATED_SOC, timeout_ms)

@@ -25,7 +25,7 @@ def test_everything_can_come_from_the_environment() -> None:
     environ = {option.env: option.default_text or "1" for option in list_options()}
     environ |= {"OMSERVE_BUNDLE": "b", "OMSERVE_ENABLE_PREFIX_CACHE": "no"}
     environ |= {"OMSERVE_NUM_BLOCKS": "9", "OMSERVE_MAX_MODEL_LEN": "64"}
-    environ |= {"OMSERVE_MAX_CHUNK_TOKENS": "8"}
+    environ |= {"OMSERVE_MAX_CHUNK_TOKENS": "8", "OMSERVE_ALLOW_FAULTS": "1"}
     settings = Settings.load([], environ)
     assert settings.bundle == Path("b")
     assert not settings.engine.enable_prefix_cache

@@ -20,14 +20,18 @@ MIB = 1 << 20
 CARD_MEMORY_BYTES = 24 << 30
 
 
-def open_ascend(name: str, device_id: int) -> AscendDevice:
+def open_ascend(name: str, device_id: int, timeout_ms: int | None = None) -> AscendDevice:
     """Open a chip.
+
+    Args:
+        timeout_ms: Longest wait for queued work; None waits for ever.
 
     Raises:
         ConfigError: CANN's Python module is not installed.
         DeviceError: The driver refused.
     """
-    return AscendDevice(name, device_id, _acl_library(), load_setter())
+    library = _acl_library()
+    return AscendDevice(name, device_id, library, load_setter(), timeout_ms=timeout_ms)
 
 
 @functools.cache
@@ -44,11 +48,14 @@ def _acl_library() -> AclLibrary:
     return AclLibrary(cast("AclModule", acl))
 
 
-def open_simulated(name: str, device_id: int, soc: str) -> AscendDevice:
+def open_simulated(
+    name: str, device_id: int, soc: str, timeout_ms: int | None = None
+) -> AscendDevice:
     """Open a SIMULATED chip: the same code over a simulator of acl.
 
     Args:
         soc: The chip that is simulated.
+        timeout_ms: As in `open_ascend`.
 
     Raises:
         ConfigError: ONNX Runtime, which runs the simulated programs, is not installed.
@@ -74,6 +81,7 @@ def open_simulated(name: str, device_id: int, soc: str) -> AscendDevice:
         AclLibrary(cast("AclModule", simulation.module)),
         simulation.set_external_weight_address,
         is_simulated=True,
+        timeout_ms=timeout_ms,
     )
 
 
