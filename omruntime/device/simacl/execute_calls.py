@@ -67,8 +67,6 @@ def _plan(state: State, model_id: int, inputs: int, outputs: int, style: str) ->
 
 def _require_alone(state: State, model_id: int, model: LoadedModel, queue: Stream) -> None:
     """One id runs on one stream at a time, and so does one work memory."""
-    if model.is_executing:
-        raise UndefinedBehaviourError(f"two threads run model {model_id} at once")
     for stream in state.streams():
         if stream is queue:
             continue

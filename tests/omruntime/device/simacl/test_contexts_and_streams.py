@@ -180,6 +180,7 @@ def test_timed_waits_expire_and_the_work_goes_on(tmp_path: Path) -> None:
     wait = rig.acl.rt.synchronize_stream_with_timeout
     for bad in (0, -2):
         assert wait(rig.stream, bad) == 107000
+        assert rig.acl.rt.synchronize_event_with_timeout(event, bad) == 107000
     passed.clear()
     assert wait(rig.stream, 250) == 507046
     assert rig.acl.rt.synchronize_event_with_timeout(event, 250) == 507047

@@ -141,6 +141,8 @@ def test_two_threads_inside_of_execute_are_caught(tmp_path: Path) -> None:
     assert inside.wait(10)
     with pytest.raises(UndefinedBehaviourError, match="two threads run model 1"):
         rig.acl.mdl.execute(model, *datasets)
+    with pytest.raises(UndefinedBehaviourError, match="while it runs"):
+        rig.acl.mdl.unload(model)
     go_on.set()
     thread.join()
 

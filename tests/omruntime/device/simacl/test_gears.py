@@ -38,6 +38,12 @@ def test_wrong_gears_are_refused(geared: GearedRun) -> None:
     assert geared.set_gear(2, 1, 1) == 145012
     assert geared.set_gear(3, 1) == 145013
     assert geared.set_gear() == 100000
+    output_only = geared.dataset([(geared.x, LARGE_BYTES)])
+    assert geared.set_gear(2, 1, dataset=output_only) == 100000
+    with pytest.raises(UndefinedBehaviourError, match="dimCount is 3, dims has 2"):
+        geared.acl.mdl.set_input_dynamic_dims(
+            geared.model, geared.inputs, 1, {"dimCount": 3, "dims": [2, 1]}
+        )
     with pytest.raises(TypeError, match="args parse failed"):
         geared.acl.mdl.set_input_dynamic_dims(geared.model, geared.inputs, 1, [2, 1])
     with pytest.raises(UndefinedBehaviourError, match="the gear input is 1"):

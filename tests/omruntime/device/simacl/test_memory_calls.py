@@ -194,9 +194,30 @@ def test_memset_fills_within_its_bound(rig: Rig) -> None:
     assert rig.read(device, 64) == b"\2" * 32 + b"\1" * 32
     with pytest.raises(UndefinedBehaviourError, match="acl did not allocate"):
         rig.acl.rt.memset(rig.acl.util.bytes_to_ptr(KEPT), 1, 0, 1)
+    host = rig.value(rig.acl.rt.malloc_host(64))
+    with pytest.raises(UndefinedBehaviourError, match="memset_async of host memory"):
+        rig.acl.rt.memset_async(host, 64, 0, 64, rig.stream)
 
 
 KEPT = b"kept alive by the module"
+
+
+def test_memory_of_the_loader_is_not_touched(static: StaticRun) -> None:
+    weights = static.malloc(64) - 4096  # the loader's block lies in front of it
+    assert weights % 64 == 0
+    loaded = static.load(static.static_om())
+    assert loaded == 2
+    after = static.malloc(64)
+    found = [a for a in range(after - 16384, after, 4096) if is_the_loaders(static, a)]
+    assert len(found) == 2
+
+
+def is_the_loaders(rig: Rig, address: int) -> bool:
+    try:
+        rig.acl.rt.memset(address, 64, 0, 64)
+    except UndefinedBehaviourError as error:
+        return "is memory of the loader" in str(error)
+    return False
 
 
 def test_copies_between_devices_need_peer_access(tmp_path: Path) -> None:

@@ -13,9 +13,12 @@ from omruntime.manifest import TensorSpec
 from omruntime.om_file.simulated import WEIGHTS_LOCATION, SimulatedWeight
 from tests.omruntime.device.simacl.rig import H2D, LARGE_BYTES, OK, GearedRun, Rig, StaticRun
 from tests.omruntime.device.simulated_oms import (
+    LARGE_GEAR,
+    TWICE_TENSORS,
     WEIGHT_BYTES,
     WORK_BYTES,
     float_model,
+    twice_model,
     write_simulated_om,
     write_twice,
 )
@@ -105,6 +108,32 @@ def test_a_load_from_memory_reads_the_bytes_at_load(rig: Rig) -> None:
     model, code = rig.acl.mdl.load_from_mem(rig.acl.util.bytes_to_ptr(content), len(content))
     assert (model, code) == (1, OK)
     assert rig.acl.mdl.load_from_mem(0, 5) == (0, 100000)
+    damaged = content[:-1]
+    address = rig.acl.util.bytes_to_ptr(damaged)
+    assert rig.acl.mdl.load_from_mem(address, len(damaged)) == (0, 145002)
+
+
+def test_memory_of_a_load_lies_on_the_models_device(rig: Rig) -> None:
+    host = rig.value(rig.acl.rt.malloc_host(WORK_BYTES))
+    with pytest.raises(UndefinedBehaviourError, match=r"work memory .* not on the model's device"):
+        rig.acl.mdl.load_from_file_with_mem(rig.static_om(), host, WORK_BYTES, 0, 0)
+
+
+def test_a_program_that_does_not_load_is_refused(rig: Rig) -> None:
+    model = twice_model()
+    model.graph.node[0].op_type = "Nonsense"
+    path = write_simulated_om(rig.folder / "bad.om", model, TWICE_TENSORS, (LARGE_GEAR,))
+    assert rig.acl.mdl.load_from_file(str(path)) == (0, 500002)
+    assert "the program does not load" in rig.text()
+
+
+def test_a_program_that_gives_other_shapes_than_its_om_says_fails(rig: Rig) -> None:
+    specs = (TWICE_TENSORS[0], (TensorSpec("y", "float32", (12, 1)),))
+    path = write_simulated_om(rig.folder / "odd.om", twice_model(), specs, (LARGE_GEAR,))
+    inputs = rig.dataset([(rig.device_bytes(bytes(LARGE_BYTES)), LARGE_BYTES)])
+    outputs = rig.dataset([(rig.malloc(LARGE_BYTES), LARGE_BYTES)])
+    assert rig.acl.mdl.execute(rig.load(str(path)), inputs, outputs) == 507015
+    assert "the OM says [12, 1]" in rig.text()
 
 
 def configured(rig: Rig, **options: object) -> tuple[int, int]:
@@ -174,6 +203,11 @@ def test_external_weights_lie_beside_the_om(rig: Rig) -> None:
     assert rig.acl.mdl.load_from_file(external_om(rig.folder))[1] == OK
     (rig.folder / "weight" / "weight_1").unlink()
     assert rig.acl.mdl.load_from_file(str(rig.folder / "external.om")) == (0, 500002)
+    assert "weight file" in rig.text()
+    content = (rig.folder / "external.om").read_bytes()
+    address = rig.acl.util.bytes_to_ptr(content)
+    assert rig.acl.mdl.load_from_mem(address, len(content)) == (0, 500002)
+    assert "weight_1 has no address" in rig.text()
 
 
 def test_external_weights_are_read_from_the_given_address(rig: Rig) -> None:
@@ -223,6 +257,7 @@ def test_getters_describe_the_model_and_fail_in_silence(geared: GearedRun) -> No
     gears, code = mdl.get_input_dynamic_dims(desc, -1, 2)
     assert code == OK
     assert [g["dims"] for g in gears] == [[2, 1], [3, 4]]
+    assert mdl.get_input_dynamic_dims(desc, -1, 1) == ({}, 100000)
     assert mdl.get_cur_output_dims(desc, 0)[0]["dims"] == [3, 4]
     assert geared.set_gear(2, 1) == OK
     assert mdl.get_cur_output_dims(desc, 0)[0]["dims"] == [2, 1]

@@ -81,6 +81,7 @@ def test_a_force_reset_ignores_the_count(rig: Rig) -> None:
     assert rig.acl.rt.set_device(0) == OK
     assert rig.acl.rt.destroy_stream(rig.stream) == OK
     assert rig.acl.rt.reset_device_force(0) == OK
+    assert rig.acl.rt.reset_device_force(0) == 507007
     assert rig.acl.rt.reset_device(0) == 507007
 
 

@@ -132,3 +132,8 @@ def test_faults_can_be_injected(rig: Rig) -> None:
     assert rig.acl.rt.malloc(64, 0) == (0, 507899)
     assert rig.text() == "507899: the driver is ill"
     assert rig.acl.rt.malloc(64, 0)[1] == OK
+    rig.simulation.fail_next("run", 507015, "an AI Core fault")
+    event = rig.value(rig.acl.rt.create_event())
+    assert rig.acl.rt.record_event(event, rig.stream) == OK
+    assert rig.synchronize() == 507015
+    assert rig.text() == "507015: an AI Core fault"

@@ -72,6 +72,7 @@ def test_reports_need_a_subscription_and_a_timeout(rig: Rig) -> None:
     assert rt.launch_callback(print, None, 0, rig.stream) == 107012
     me = threading.get_ident()
     assert rt.subscribe_report(me, rig.stream) == OK
+    assert rt.unsubscribe_report(me + 1, rig.stream) == 107012
     assert rt.process_report(1) == 507012
     calls: list[object] = []
     assert rt.launch_callback(calls.append, "data", 0, rig.stream) == OK
