@@ -16,6 +16,7 @@ busy with other work, best of many runs):
 - Masses above a weight: `weights[mask].sum()` and `sum(where=mask)` take 1 ms when half of the row
   passes; the mask as float32 and `einsum` 0.05 ms.
 - Fresh arrays for each row: up to 0.3 ms in page faults; the thread's workspace has none.
+- A second thread halves a step on idle cores and doubles it on busy ones, so warm-up times both.
 - exp of the row is 0.07 ms and the floor of every way that needs the total mass.
 """
 
@@ -117,6 +118,7 @@ def main() -> None:
     logits = model_like_logits(arguments.spread)
     print(f"{NUM_ROWS} rows of {VOCAB_SIZE} float32, spread {arguments.spread}, medians in ms")
     sampler = Sampler(VOCAB_SIZE, [2])
+    sampler.warm_up()
     for name, params in WORKLOADS.items():
         sequences = sequences_of(params)
         ours = median_ms(lambda s=sequences: sampler.sample(logits, s), arguments.rounds)

@@ -110,9 +110,9 @@ class Engine:
         Args:
             progress: Called before each bucket with its number from 0, their count, the bucket.
         """
-        self._sampler.warm_up()
         if warm_up(self._executor.time_run, self._executor.buckets, self._costs, progress):
             self._cost_file.save(self._costs)
+        self._sampler.warm_up()
 
     def require_fits(self, request: Request) -> None:
         """Check that a request could run if it were alone.

@@ -24,6 +24,8 @@ Result = TypeVar("Result")
 MAX_THREADS = 4
 # Numbers of a step from which a second thread pays: handing over takes about 50 microseconds.
 LEAST_NUMBERS = 1 << 20
+_NUM_TIMED = 3
+_CLEARLY_FASTER = 0.8
 
 
 class RowThreads:
@@ -38,6 +40,23 @@ class RowThreads:
         cores = len(os.sched_getaffinity(0)) if num_threads is None else num_threads
         self._num_threads = min(cores, MAX_THREADS)
         self._pool: ThreadPoolExecutor | None = None
+
+    def calibrate(self, timed: Callable[[], float]) -> None:
+        """Keep to one thread from now on unless more are clearly faster.
+
+        On cores that others keep busy, and a device's own threads may be among them, handing
+        rows over takes longer than it saves.
+
+        Args:
+            timed: Samples a large step and returns the seconds of it.
+        """
+        if self._num_threads < 2:
+            return
+        shared = min(timed() for _ in range(_NUM_TIMED))
+        num_threads, self._num_threads = self._num_threads, 1
+        alone = min(timed() for _ in range(_NUM_TIMED))
+        if shared < _CLEARLY_FASTER * alone:
+            self._num_threads = num_threads
 
     def map(
         self,

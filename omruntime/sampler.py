@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable
 from collections.abc import Sequence as Rows
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,14 @@ from numpy.typing import NDArray
 from omruntime.draw import RunningSum, best_k, draw_token
 from omruntime.logits import LogitsEditor, Row
 from omruntime.manifest import SamplingDefaults
-from omruntime.row_threads import RowThreads
+from omruntime.row_threads import LEAST_NUMBERS, RowThreads
 from omruntime.sampling_params import SamplingParams
 from omruntime.seeds import uniform
 from omruntime.sequence import Request, Sequence
 from omruntime.step import SampledToken, SamplingFailure, TokenLogprobs
+
+# Rows of a large step; a vocabulary that needs more for threads to pay is sampled by one.
+_MOST_TIMED_ROWS = 64
 
 
 class Sampler:
@@ -44,7 +48,18 @@ class Sampler:
         for params in ways:
             resolved = params.resolve(SamplingDefaults())
             self.sample(row, [Sequence.of(Request("warm-up", (0,), resolved), 0)])
+        if LEAST_NUMBERS <= _MOST_TIMED_ROWS * self._vocab_size:  # else no step is that large
+            self._threads.calibrate(self._timed_step)
         self._editor.forget_all()
+
+    def _timed_step(self) -> float:
+        """The seconds of a greedy step that is large enough for threads."""
+        rows = np.zeros((1 + LEAST_NUMBERS // self._vocab_size, self._vocab_size), np.float32)
+        greedy = SamplingParams(temperature=0.0).resolve(SamplingDefaults())
+        sequences = [Sequence.of(Request("warm-up", (0,), greedy), 0)] * len(rows)
+        start = perf_counter()
+        self.sample(rows, sequences)
+        return perf_counter() - start
 
     def sample(
         self, logits: NDArray[Any], sequences: Rows[Sequence]

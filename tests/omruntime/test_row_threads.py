@@ -51,3 +51,15 @@ def test_an_error_of_any_thread_is_raised(bad: int) -> None:
 
     with pytest.raises(ValueError, match="row is bad"):
         RowThreads(2).map(fail, np.zeros((8, WIDTH), np.float32), sequences_of(8))
+
+
+@pytest.mark.parametrize(("shared", "alone", "num_threads"), [(1.0, 2.0, 2), (1.9, 2.0, 1)])
+def test_threads_that_do_not_pay_are_left_alone(
+    shared: float, alone: float, num_threads: int
+) -> None:
+    """On cores that others keep busy."""
+    threads, timings = RowThreads(2), iter([shared] * 3 + [alone] * 3)
+    threads.calibrate(lambda: next(timings))
+    rows = np.zeros((8, WIDTH), np.float32)
+    idents = threads.map(lambda row, sequence: threading.get_ident(), rows, sequences_of(8))
+    assert len(set(idents)) == num_threads
