@@ -48,7 +48,7 @@ class Sampler:
         for params in ways:
             resolved = params.resolve(SamplingDefaults())
             self.sample(row, [Sequence.of(Request("warm-up", (0,), resolved), 0)])
-        if LEAST_NUMBERS <= _MOST_TIMED_ROWS * self._vocab_size:  # else no step is that large
+        if _MOST_TIMED_ROWS * self._vocab_size >= LEAST_NUMBERS:  # else no step is that large
             self._threads.calibrate(self._timed_step)
         self._editor.forget_all()
 
