@@ -79,8 +79,13 @@ def trace_half(model: PreTrainedModel, profile: Profile, folder: Path) -> StepSh
 
 def product_types(model: onnx.ModelProto) -> set[int]:
     """The element types that go into matrix products."""
+    return types_into(model, "MatMul", "Gemm")
+
+
+def types_into(model: onnx.ModelProto, *op_types: str) -> set[int]:
+    """The element types of all that goes into nodes of some operators."""
     graph = onnx.shape_inference.infer_shapes(expand_npu_ops(model)).graph
     types = {v.name: v.type.tensor_type.elem_type for v in (*graph.value_info, *graph.input)}
     types |= {t.name: t.data_type for t in graph.initializer}
-    products = [n for n in model.graph.node if n.op_type in ("MatMul", "Gemm")]
-    return {types.get(name, TensorProto.UNDEFINED) for n in products for name in n.input}
+    nodes = [n for n in model.graph.node if n.op_type in op_types]
+    return {types.get(name, TensorProto.UNDEFINED) for n in nodes for name in n.input}

@@ -14,7 +14,15 @@ from atc_pipeline.lint.check import lint_model
 from atc_pipeline.lint.gears import Gears
 from export.profiles import ASCEND310B, ASCEND310P, Profile
 from export.step_shape import StepShape, input_specs, output_specs
-from tests.export.half import BLOCK, BUCKETS, Proof, product_types, prove, trace_half
+from tests.export.half import (
+    BLOCK,
+    BUCKETS,
+    Proof,
+    product_types,
+    prove,
+    trace_half,
+    types_into,
+)
 from tests.export.tiny import tiny_model
 from tests.export.zoo import CASES, Case
 
@@ -110,6 +118,8 @@ def test_a_graph_holds_what_atc_compiles_for_the_ai_core(traced: Traced, profile
     if profile is ASCEND310B:
         assert not {"Slice", *NPU_OPS} & {op for _, op in ops}
     assert product_types(model) == {TensorProto.FLOAT16}
+    precise = types_into(model, "Softmax", "Cos", "Sin", "Tanh", "Sqrt", "Reciprocal")
+    assert precise == {TensorProto.FLOAT}
     assert not list(_casts_to(model, TensorProto.INT64))
     names = [node.name for node in model.graph.node]
     assert len(set(names)) == len(names)
