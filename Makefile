@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 
-.PHONY: demo test lint bench fuzz-om proto clean
+.PHONY: demo test lint bench fuzz-om soak proto clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m demo.demo
@@ -20,7 +20,10 @@ lint: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m bench.run
 
-# A longer run of what the test suite does at a smaller count.
+# Longer runs of what the test suite does at a smaller count.
+soak: $(VENV)/.installed-dev
+	SOAK_FACTOR=10 $(BIN)/pytest tests/omruntime/test_scheduler_machine.py
+
 fuzz-om: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.fuzz_om --count 100000
 

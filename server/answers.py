@@ -14,12 +14,14 @@ from omruntime.errors import OmError
 from omruntime.sequence import FinishReason
 from server.logs import log_finished
 from server.request_tally import RequestTally
-from server.seams import TextGeneratorLike
+from server.seams import RequestObserver, TextGeneratorLike
 from server.text import TextDelta, TextRequest
 
 
 async def terminated_deltas(
-    generator: TextGeneratorLike, request: TextRequest
+    generator: TextGeneratorLike,
+    request: TextRequest,
+    observer: RequestObserver,
 ) -> AsyncGenerator[TextDelta, None]:
     """The request's deltas, each answer ending with exactly one terminal delta.
 
@@ -46,6 +48,7 @@ async def terminated_deltas(
                 yield delta
         except OmError as error:
             if not accepted:
+                observer.refused(error)
                 raise
             failure = str(error)
         for index in range(request.params.n):
@@ -56,6 +59,7 @@ async def terminated_deltas(
     finally:
         if accepted:
             log_finished(tally)
+            observer.finished(tally)
 
 
 def join_deltas(deltas: Iterable[TextDelta]) -> tuple[TextDelta, ...]:

@@ -36,8 +36,8 @@ LAST_EVENTS_S = 2.0
 LAST_STATUS_S = 0.5
 
 
-StartHttp = Callable[[Settings, Lifecycle, str], Awaitable[FrontEnd]]
-"""Opens the HTTP port for a served name."""
+StartHttp = Callable[[Settings, Lifecycle, EngineLike], Awaitable[FrontEnd]]
+"""Opens the HTTP port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +107,7 @@ async def _listening(
     http: FrontEnd | None = None
     try:
         if parts.start_http is not None:
-            model = settings.served_model_name or engine.manifest.model.name
-            http = await parts.start_http(settings, lifecycle, model)
+            http = await parts.start_http(settings, lifecycle, engine)
             logger.info("listening url=http://%s", settings.address(http.port))
         yield port
     finally:

@@ -96,7 +96,7 @@ class GrpcInferenceService(inference_pb2_grpc.InferenceServiceServicer):
         request_id_var.set(request.request_id)
         with self._lifecycle.running():
             await context.send_initial_metadata((("omserve-request-id", request.request_id),))
-            async with aclosing(terminated_deltas(generator, request)) as deltas:
+            async with aclosing(terminated_deltas(generator, request, self._lifecycle)) as deltas:
                 yield request, deltas
 
     async def _write(

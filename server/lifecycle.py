@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 
-from omruntime.errors import NotReadyError, ShuttingDownError
-from server.seams import TextGeneratorLike
+from omruntime.errors import NotReadyError, OmError, ShuttingDownError
+from server.request_tally import RequestTally
+from server.seams import RequestObserver, TextGeneratorLike
 
 
 class ServerState(Enum):
@@ -26,17 +27,19 @@ class ServerState(Enum):
 
 
 class Lifecycle:
-    """The server's state and its running requests.
+    """The server's state and its running requests; fits `RequestObserver`, for all observers.
 
     Attributes:
         detail: One line for humans: the stage of loading, or the device error.
         listeners: Called with the new state after each change.
+        observers: Told of every request that ended or was refused.
     """
 
     def __init__(self) -> None:
         self.state = ServerState.LOADING
         self.detail = "starting"
         self.listeners: list[Callable[[ServerState], None]] = []
+        self.observers: list[RequestObserver] = []
         self._generator: TextGeneratorLike | None = None
         self._started_at = time.monotonic()
         self._num_running = 0
@@ -96,9 +99,23 @@ class Lifecycle:
             NotReadyError: Still loading.
             ShuttingDownError: Draining.
         """
-        if self.state is ServerState.DRAINING:
-            raise ShuttingDownError("the server is shutting down; send the request elsewhere")
-        return self.require_loaded()
+        try:
+            if self.state is ServerState.DRAINING:
+                raise ShuttingDownError("the server is shutting down; send the request elsewhere")
+            return self.require_loaded()
+        except OmError as error:
+            self.refused(error)
+            raise
+
+    def finished(self, tally: RequestTally) -> None:
+        """Tell the observers of a request that is over."""
+        for observer in self.observers:
+            observer.finished(tally)
+
+    def refused(self, error: OmError) -> None:
+        """Tell the observers of a request that was not taken."""
+        for observer in self.observers:
+            observer.refused(error)
 
     @contextmanager
     def running(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 from omruntime.sequence import FinishReason
@@ -16,19 +17,30 @@ class RequestTally:
         num_answers: How many answers were asked for.
         ends: The terminal delta of each answer that has ended, by index.
         num_prompt_tokens: 0 until the first delta.
+        gaps_s: Seconds between two deltas of one answer with tokens, as the reader saw them.
     """
 
     num_answers: int
     ends: dict[int, TextDelta] = field(default_factory=dict)
     num_prompt_tokens: int = 0
+    gaps_s: list[float] = field(default_factory=list)
+    _taken_at: dict[int, float] = field(default_factory=dict)
     _num_taken: dict[int, int] = field(default_factory=dict)
 
     def count(self, delta: TextDelta) -> None:
         """Take over one delta."""
         self.num_prompt_tokens = max(self.num_prompt_tokens, delta.num_prompt_tokens)
         self._num_taken[delta.index] = self._num_taken.get(delta.index, 0) + len(delta.token_ids)
+        if delta.token_ids:
+            self._count_gap(delta.index)
         if delta.finish_reason is not None:
             self.ends[delta.index] = delta
+
+    def _count_gap(self, index: int) -> None:
+        now = time.monotonic()
+        if index in self._taken_at:
+            self.gaps_s.append(now - self._taken_at[index])
+        self._taken_at[index] = now
 
     @property
     def is_complete(self) -> bool:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from omruntime.errors import OmError
 from omruntime.limits import EngineLimits
 from omruntime.manifest import Manifest
 from omruntime.outputs import EngineLoad, TokenDelta
 from omruntime.sequence import FinishReason, Request
+from server.request_tally import RequestTally
 from server.text import ChatMessage, TextDelta, TextRequest
 
 
@@ -86,6 +88,16 @@ class EngineLike(TokenEngine, Protocol):
 
     def stop(self) -> None:
         """Abort what is live, each with a last delta, and release the device."""
+
+
+class RequestObserver(Protocol):
+    """Whoever counts requests; called from the event loop, so it must be quick."""
+
+    def finished(self, tally: RequestTally) -> None:
+        """A request that was accepted is over."""
+
+    def refused(self, error: OmError) -> None:
+        """A request was not accepted."""
 
 
 class FrontEnd(Protocol):

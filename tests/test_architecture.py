@@ -76,6 +76,7 @@ OWNERS = {
     "starlette": {"server.http."},
     "pydantic": {"server.http."},
     "uvicorn": {"server.http."},
+    "prometheus_client": {"server.http."},
     "grpc": {"server."},
     "grpc_health": {"server."},
     "grpc_reflection": {"server."},

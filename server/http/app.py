@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from omruntime.errors import OmError
+from omruntime.outputs import EngineLoad
 from server.control_service import omserve_version
 from server.http.body_limit import BodyLimit
 from server.http.chat import chat_routes
@@ -19,20 +22,25 @@ from server.http.errors import (
     answer_unexpected,
 )
 from server.http.gateway import ClientGoneError, Gateway
+from server.http.metrics import metric_routes
 from server.http.models import model_routes
 from server.http.operations import operation_routes
 
 
-def build_http_app(gateway: Gateway, max_body_bytes: int) -> FastAPI:
+def build_http_app(
+    gateway: Gateway, load: Callable[[], EngineLoad], max_body_bytes: int
+) -> FastAPI:
     """Everything that answers over HTTP.
 
     Args:
         gateway: What the routes share.
+        load: What the engine holds, for the metrics.
         max_body_bytes: Larger bodies are refused before they are read.
     """
     app = FastAPI(title="omserve", version=omserve_version(), docs_url=None, redoc_url=None)
     for routes in (chat_routes, completion_routes, model_routes, operation_routes):
         app.include_router(routes(gateway))
+    app.include_router(metric_routes(gateway.lifecycle, load))
     app.add_exception_handler(OmError, answer_om_error)
     app.add_exception_handler(RequestValidationError, answer_invalid_body)
     app.add_exception_handler(HTTPException, answer_http_error)

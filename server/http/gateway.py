@@ -70,7 +70,7 @@ class Gateway:
         generator = self.lifecycle.require_serving()
         request_id_var.set(request.request_id)
         with self.lifecycle.running():
-            async with aclosing(terminated_deltas(generator, request)) as deltas:
+            async with aclosing(terminated_deltas(generator, request, self.lifecycle)) as deltas:
                 yield deltas
 
 

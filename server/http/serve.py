@@ -17,6 +17,7 @@ from omruntime.errors import ConfigError
 from server.http.app import build_http_app
 from server.http.gateway import Gateway
 from server.lifecycle import Lifecycle
+from server.seams import EngineLike
 from server.settings import MIB, Settings, bare_host
 
 # Idle connections of clients are kept so long; longer than common pools wait between requests.
@@ -53,15 +54,18 @@ class HttpServer:
             await asyncio.wait((self._task,), timeout=grace_s)
 
 
-async def start_http_server(settings: Settings, lifecycle: Lifecycle, model: str) -> HttpServer:
-    """Open the port and answer on it; `model` is the served name.
+async def start_http_server(
+    settings: Settings, lifecycle: Lifecycle, engine: EngineLike
+) -> HttpServer:
+    """Open the port and answer on it.
 
     Raises:
         ConfigError: The port cannot be opened.
     """
     assert settings.http_port is not None, "the gateway is off"
     listener = _listen(bare_host(settings.host), settings.http_port)
-    app = build_http_app(Gateway(lifecycle, model), settings.max_message_mib * MIB)
+    gateway = Gateway(lifecycle, settings.served_model_name or engine.manifest.model.name)
+    app = build_http_app(gateway, engine.load, settings.max_message_mib * MIB)
     config = uvicorn.Config(
         app,
         log_config=None,

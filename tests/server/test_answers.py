@@ -9,6 +9,7 @@ from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import FinishReason
 from omruntime.step import TokenLogprobs
 from server.answers import join_deltas, slice_delta, terminated_deltas
+from server.lifecycle import Lifecycle
 from server.text import TextDelta, TextRequest
 from tests.server.wire_fakes import FakeGenerator, end
 
@@ -45,7 +46,9 @@ def test_join_keeps_the_order_within_each_answer(parts: list[tuple[int, str, int
 def test_terminated_deltas_closes_the_generator_when_left_early() -> None:
     async def run() -> int:
         generator = FakeGenerator([TextDelta(0, "a", (1,)), FakeGenerator.HOLD])
-        deltas = terminated_deltas(generator, TextRequest("r", SamplingParams(), text="x"))
+        deltas = terminated_deltas(
+            generator, TextRequest("r", SamplingParams(), text="x"), Lifecycle()
+        )
         await anext(deltas)
         await deltas.aclose()
         return generator.num_closed

@@ -15,6 +15,7 @@ from server.loop_thread import LoopThread
 from server.settings import Settings
 from tests.server.scripted_engine import Script, ScriptedEngine, model_facts
 from tests.server.tiny_tokenizers import CHAT_TEMPLATE, byte_level_backend, tokenizer_of
+from tests.server.wire_fakes import FakeEngine
 
 TOKENIZER = tokenizer_of(byte_level_backend(), CHAT_TEMPLATE)
 MODEL = model_facts(TOKENIZER.vocab_size, SamplingDefaults(temperature=0.0))
@@ -36,14 +37,16 @@ def serving(script: Script, max_model_len: int = 512, ready: bool = True) -> Ite
     """Serve for the length of the block."""
     engine = ScriptedEngine(script)
     generator = TextGenerator(engine, TOKENIZER, MODEL, max_model_len)
-    settings = Settings(Path("bundle"), http_port=0, max_message_mib=1)
+    settings = Settings(
+        Path("bundle"), http_port=0, max_message_mib=1, served_model_name=MODEL_NAME
+    )
     loop = LoopThread()
     lifecycle = Lifecycle()
 
     async def start():  # type: ignore[no-untyped-def]
         if ready:
             lifecycle.begin_serving(generator)
-        return await start_http_server(settings, lifecycle, MODEL_NAME)
+        return await start_http_server(settings, lifecycle, FakeEngine())
 
     server = loop.run(start())
     try:
