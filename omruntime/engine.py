@@ -15,14 +15,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from omruntime.block_pool import BlockPool
+from omruntime.block_pool import NULL_BLOCK, BlockPool
 from omruntime.buckets import Bucket
 from omruntime.bundle_files import check_files
 from omruntime.cost_file import CostFile, CostKey
 from omruntime.cost_table import CostTable
 from omruntime.device import Device, MemoryItem, open_device
 from omruntime.device.faults import with_faults
-from omruntime.errors import BundleError, NotBuiltInError, RequestError
+from omruntime.errors import BundleError, DeviceError, NotBuiltInError, RequestError
 from omruntime.executor import GraphExecutor, io_bytes, step_programs
 from omruntime.kv_cache import KVCache, kv_bytes_per_block
 from omruntime.limits import EngineLimits, resolve_limits
@@ -202,9 +202,28 @@ class Engine:
             self._device_error = f"a step failed: {error}"
             failed = self._scheduler.fail(plan)
             return [(s.request_id, self._last_delta(s, self._device_error)) for s in failed]
+        spoilt = _blocks_of_failures(plan, sampled)
         with self.profiler.part("update"):
             self._scheduler.update(plan, sampled)
+            if spoilt:
+                self._scrub(spoilt)
             return self._deltas(plan, sampled)
+
+    def _scrub(self, block_ids: set[int]) -> None:
+        """Let nobody read what may hold values that are no numbers.
+
+        Not from the prefix cache; and not as what lies behind the end of a sequence in a block
+        it got, which programs mask by multiplying. What others share, they will fail by.
+        """
+        if self._cache is not None:
+            for block_id in block_ids:
+                self._cache.forget(block_id)
+        free = [block_id for block_id in block_ids if not self._pool.reference_count(block_id)]
+        # The null block is never written, so it is zero as on the first day.
+        try:
+            self._kv_cache.copy_blocks(tuple((NULL_BLOCK, block_id) for block_id in sorted(free)))
+        except DeviceError as error:
+            self._device_error = f"blocks could not be cleared: {error}"
 
     def take_device_error(self) -> str | None:
         """Why the last step failed; None when it did not, and from the next call on."""
@@ -307,6 +326,16 @@ class Engine:
             num_cached_tokens=sequence.num_cached_tokens,
             timings=_timings(sequence, time.monotonic()),
         )
+
+
+def _blocks_of_failures(plan: StepPlan, sampled: list[Sampled]) -> set[int]:
+    """The blocks that rows without a next token read and wrote."""
+    return {
+        block_id
+        for row, token in zip(plan.rows, sampled, strict=True)
+        if isinstance(token, SamplingFailure)
+        for block_id in row.sequence.block_table
+    }
 
 
 def plan_memory(device: Device, manifest: Manifest, bundle: Path, num_blocks: int) -> MemoryBudget:

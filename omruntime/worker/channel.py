@@ -52,10 +52,13 @@ class Channel:
         message: ToWorker | FromWorker = pickle.loads(payload)  # noqa: S301 - see above
         return message
 
-    def end_receiving(self) -> None:
-        """Let `receive` return None once it has given out what has arrived; from any thread."""
+    def end(self) -> None:
+        """End both directions for whoever waits in them; from any thread.
+
+        `receive` gives out what has arrived, then None; `send` raises.
+        """
         with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RD)
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Give the socket back; not while another thread receives."""

@@ -121,7 +121,7 @@ class WorkerProcess:
     def _wait(self) -> None:
         self._process.wait()
         # Not left to the end of the socket: a helper that a library forked may still hold it.
-        self._channel.end_receiving()
+        self._channel.end()
         self._exited.set()
 
 

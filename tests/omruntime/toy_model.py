@@ -107,7 +107,8 @@ def _toy_manifest(entry: FileEntry) -> Manifest:
 
 def _toy_graph() -> onnx.ModelProto:
     constants = {
-        "zero": 0, "one": 1, "vocab": VOCAB_SIZE, "float_vocab": float(VOCAB_SIZE),
+        "zero": 0, "one": 1, "vocab": VOCAB_SIZE,
+        "float_zero": 0.0, "float_vocab": float(VOCAB_SIZE),
         "axis_1": [1], "axis_2": [2], "flat": [-1],
         "kv_shape": [1, -1, HEAD_DIM], "hot": [0.0, 10.0],
         "first": [0], "third_dim": [HEAD_DIM],
@@ -176,14 +177,20 @@ def _past_part(part: str) -> list[onnx.NodeProto]:
 
 
 def _result_part() -> list[onnx.NodeProto]:
-    """Half of each pool's sum, plus the new sum, modulo the vocabulary, as logits."""
+    """Half of each pool's sum, plus the new sum, modulo the vocabulary, as logits.
+
+    A sum that is no number gives logits that are none, as a model's would be.
+    """
     node = helper.make_node
     return [
         node("Mean", ["key_sum", "value_sum"], ["past_sum"]),
         node("Add", ["past_sum", "new_sum"], ["total"]),
         node("Mod", ["total", "float_vocab"], ["next_f"], fmod=1),
         node("Cast", ["next_f"], ["next"], to=TensorProto.INT64),
-        node("OneHot", ["next", "vocab", "hot"], ["logits"], axis=-1),
+        node("OneHot", ["next", "vocab", "hot"], ["exact_logits"], axis=-1),
+        node("Mul", ["total", "float_zero"], ["zero_or_nan"]),
+        node("Unsqueeze", ["zero_or_nan", "axis_1"], ["zero_or_nan_column"]),
+        node("Add", ["exact_logits", "zero_or_nan_column"], ["logits"]),
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -33,6 +34,7 @@ class Events:
     errors: list[str] = field(default_factory=list)
     failed: asyncio.Event = field(default_factory=asyncio.Event)
     recovered: asyncio.Event = field(default_factory=asyncio.Event)
+    injected: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 def settings_of(**values: Any) -> EngineSettings:
@@ -40,6 +42,18 @@ def settings_of(**values: Any) -> EngineSettings:
     if "inject_fault" in values:
         values["allow_faults"] = True
     return EngineSettings(**values)
+
+
+class _Injected(logging.Handler):
+    """Tells when the device process logs that it injects a fault."""
+
+    def __init__(self, events: Events) -> None:
+        super().__init__()
+        self._events, self._loop = events, asyncio.get_running_loop()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "injecting" in record.getMessage():
+            self._loop.call_soon_threadsafe(self._events.injected.set)
 
 
 def watch(engine: WorkerEngine) -> Events:
@@ -60,11 +74,14 @@ async def serving(bundle: Path, **settings: Any) -> AsyncIterator[tuple[WorkerEn
     before = set(Path("/proc/self/fd").iterdir())
     engine = WorkerEngine.open(bundle, settings_of(**settings))
     events = watch(engine)
+    faults, handler = logging.getLogger("omruntime.device.faults"), _Injected(events)
+    faults.addHandler(handler)
     await asyncio.to_thread(engine.start, lambda _line: None)
     try:
         yield engine, events
     finally:
         await asyncio.to_thread(engine.stop)
+        faults.removeHandler(handler)
     load = engine.load()
     assert (load.num_running, load.num_waiting, load.num_referenced_blocks) == (0, 0, 0)
     assert not len(engine._requests)
@@ -113,4 +130,5 @@ async def is_refused(engine: WorkerEngine) -> str:
     raise AssertionError("the request was taken")
 
 
-ERROR, ABORT, LENGTH = FinishReason.ERROR, FinishReason.ABORT, FinishReason.LENGTH
+ABORT, ERROR = FinishReason.ABORT, FinishReason.ERROR
+LENGTH, STOP = FinishReason.LENGTH, FinishReason.STOP

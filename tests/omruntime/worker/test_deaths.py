@@ -1,0 +1,338 @@
+"""A device process dies, hangs or fails, at every time: its requests end, and serving resumes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from omruntime.errors import (
+    BundleError,
+    ConfigError,
+    DeviceError,
+    NotReadyError,
+    OutOfDeviceMemoryError,
+    ShuttingDownError,
+)
+from omruntime.scheduling import Scheduling
+from omruntime.sequence import Request
+from omruntime.worker.worker_engine import WorkerEngine
+from tests.omruntime.test_engine import GREEDY
+from tests.omruntime.toy_model import toy_answer, write_toy_bundle
+from tests.omruntime.worker.serving import (
+    ABORT,
+    ERROR,
+    HELD,
+    LENGTH,
+    LIMIT_S,
+    LONG,
+    ask,
+    device_pid,
+    is_refused,
+    read_all,
+    serving,
+    settings_of,
+    wait_for,
+)
+
+ROOT = Path(__file__).parents[3]
+
+
+async def require_served(engine: WorkerEngine) -> None:
+    """The engine answers, and rightly."""
+    assert (await ask(engine, "after", 4, 5)).token_ids == toy_answer((4, 5), 20)
+
+
+def test_a_kill_in_mid_stream_ends_every_stream_once_and_serving_resumes(toy_bundle: Path) -> None:
+    async def main() -> None:
+        async with serving(toy_bundle, max_num_seqs=2, inject_fault=HELD) as (engine, events):
+            early = [
+                asyncio.ensure_future(engine.submit(Request(f"r{i}", (i + 1,), LONG)))
+                for i in range(4)
+            ]
+            streams = await asyncio.gather(*early)
+            await wait_for(events.injected)
+            # The step never ends, so this one is neither accepted nor refused.
+            unanswered = asyncio.ensure_future(engine.submit(Request("late", (1,), GREEDY)))
+            await asyncio.sleep(0)
+            killed = device_pid()
+            os.kill(killed, signal.SIGKILL)
+            answers = await asyncio.gather(*map(read_all, streams))
+            for answer in answers:
+                assert answer.finish_reason is ERROR
+                assert f"(pid {killed}) was killed by signal 9 (SIGKILL)" in answer.error
+            with pytest.raises(NotReadyError, match=r"signal 9.*retry"):
+                await unanswered
+            await wait_for(events.failed)
+            assert "retry in a few seconds" in await is_refused(engine)
+            await wait_for(events.recovered)
+            assert device_pid() != killed
+            await require_served(engine)
+            assert engine.load().num_finished["error"] == 4
+            assert (engine.num_restarts, len(events.errors)) == (1, 1)
+
+    asyncio.run(main())
+
+
+def test_a_hang_is_ended_by_the_watchdog_and_shows_where(
+    toy_bundle: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The hang keeps Python's global lock, as a driver's may: nothing in the process runs."""
+
+    async def main() -> None:
+        settings = {"step_timeout_s": 3.0, "inject_fault": "hang@2"}
+        async with serving(toy_bundle, **settings) as (engine, events):
+            answer = await ask(engine, "r", 1, tokens=50)
+            assert answer.finish_reason is ERROR
+            assert "did not finish a step within step_timeout_s, 3 s" in answer.error
+            await wait_for(events.recovered)
+            await require_served(engine)
+            assert len(events.errors) == 1
+
+    asyncio.run(main())
+    stacks = capfd.readouterr().err
+    assert "Fatal Python error: Aborted" in stacks
+    assert "in _hang" in stacks
+
+
+def test_a_stopped_process_is_noticed_when_it_answers_no_request(toy_bundle: Path) -> None:
+    async def main() -> None:
+        async with serving(toy_bundle, step_timeout_s=2.0) as (engine, events):
+            os.kill(device_pid(), signal.SIGSTOP)
+            with pytest.raises(NotReadyError, match="step_timeout_s"):
+                await engine.submit(Request("r", (1,), GREEDY))
+            await wait_for(events.recovered)
+            await require_served(engine)
+
+    asyncio.run(main())
+
+
+def test_a_failed_step_ends_its_requests_alone_then_the_device_is_opened_anew(
+    toy_bundle: Path,
+) -> None:
+    async def main() -> None:
+        async with serving(toy_bundle, max_num_seqs=1, inject_fault="error@3") as (engine, events):
+            first_pid = device_pid()
+            hit, spared = await asyncio.gather(
+                *[engine.submit(Request(f"r{i}", (i + 1,), GREEDY)) for i in range(2)]
+            )
+            answer = await read_all(hit)
+            assert (answer.finish_reason, len(answer.token_ids)) == (ERROR, 2)
+            assert "injected: cpu failed in step 3" in answer.error
+            assert (await read_all(spared)).token_ids == toy_answer((2,), 20)
+            await wait_for(events.recovered)
+            assert device_pid() != first_pid
+            await require_served(engine)
+            finished = engine.load().num_finished
+            assert (finished["error"], finished["length"]) == (1, 2)
+            assert "failed in step 3" in events.errors[0]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"), [("exit=7@3", "ended with exit code 7"), ("kill@3", "signal 9 (SIGKILL)")]
+)
+def test_a_process_lost_in_a_step(toy_bundle: Path, fault: str, text: str) -> None:
+    async def main() -> None:
+        async with serving(toy_bundle, inject_fault=fault) as (engine, events):
+            answer = await ask(engine, "r", 1)
+            assert (answer.finish_reason, len(answer.token_ids)) == (ERROR, 2)
+            assert text in answer.error
+            await wait_for(events.recovered)
+            await require_served(engine)
+
+    asyncio.run(main())
+
+
+def test_a_process_that_dies_again_and_again_never_ends_the_engine(toy_bundle: Path) -> None:
+    async def main() -> None:
+        async with serving(toy_bundle, inject_fault="always:kill@1") as (engine, events):
+            for round_ in range(1, 3):
+                events.recovered.clear()
+                assert (await ask(engine, "r", 1)).finish_reason is ERROR
+                await wait_for(events.recovered)
+                assert engine.num_restarts == round_
+
+    asyncio.run(main())
+
+
+def test_a_restart_that_fails_is_tried_again(tmp_path: Path) -> None:
+    """BL-49 and a bundle on a disk that is away for a while."""
+    bundle = write_toy_bundle(tmp_path / "bundle")
+
+    async def main() -> None:
+        async with serving(bundle) as (engine, events):
+            bundle.rename(tmp_path / "away")
+            os.kill(device_pid(), signal.SIGKILL)
+            async with asyncio.timeout(LIMIT_S):
+                while not any("could not load" in text for text in events.errors):
+                    await wait_for(events.failed)
+                    events.failed.clear()
+            assert "bundle.json" in await is_refused(engine)
+            (tmp_path / "away").rename(bundle)
+            await wait_for(events.recovered)
+            await require_served(engine)
+
+    asyncio.run(main())
+
+
+def test_another_bundle_in_the_same_place_is_not_served(tmp_path: Path) -> None:
+    """Its tokens would mean something else to the tokenizer that was loaded."""
+    bundle = write_toy_bundle(tmp_path / "bundle")
+    engine = WorkerEngine.open(bundle, settings_of())
+    manifest = bundle / "bundle.json"
+    manifest.write_text(manifest.read_text().replace('"name": "toy"', '"name": "other"'))
+    with pytest.raises(BundleError, match="another one than when the server was"):
+        engine.start(lambda _line: None)
+    engine.stop()
+
+
+def test_short_memory_fails_the_start_by_its_class(toy_bundle: Path) -> None:
+    engine = WorkerEngine.open(toy_bundle, settings_of(inject_fault="no-memory@2"))
+    with pytest.raises(OutOfDeviceMemoryError, match="refuses allocation 2"):
+        engine.start(lambda _line: None)
+    engine.stop()
+
+
+def test_a_death_while_loading_fails_the_start(toy_bundle: Path) -> None:
+    engine = WorkerEngine.open(toy_bundle, settings_of())
+
+    def kill(line: str) -> None:
+        if "warming up 2/" in line:
+            os.kill(device_pid(), signal.SIGKILL)
+
+    with pytest.raises(DeviceError, match=r"while loading: .* was killed by signal 9"):
+        engine.start(kill)
+    engine.stop()
+
+
+def test_stopping_ends_a_process_that_hangs(toy_bundle: Path) -> None:
+    async def main() -> None:
+        async with serving(toy_bundle, inject_fault="hang@2") as (engine, events):
+            stream = await engine.submit(Request("r", (1,), LONG))
+            await wait_for(events.injected)
+            await asyncio.to_thread(engine.stop)
+            assert (await read_all(stream)).finish_reason is ABORT
+            with pytest.raises(ShuttingDownError):
+                await engine.submit(Request("late", (1,), GREEDY))
+            assert not events.errors
+
+    asyncio.run(main())
+
+
+def test_a_death_while_draining_ends_the_requests_and_starts_nothing(toy_bundle: Path) -> None:
+    async def main() -> None:
+        async with serving(toy_bundle, inject_fault=HELD) as (engine, events):
+            stream = await engine.submit(Request("r", (1,), LONG))
+            await wait_for(events.injected)
+            engine.drain()
+            os.kill(device_pid(), signal.SIGKILL)
+            assert (await read_all(stream)).finish_reason is ERROR
+            await asyncio.to_thread(engine.stop)
+            assert engine.num_restarts == 0
+
+    asyncio.run(main())
+
+
+def test_stop_signals_are_left_to_the_parent(toy_bundle: Path) -> None:
+    """Service managers send SIGTERM to every process; Ctrl-C goes to a whole group."""
+
+    async def main() -> None:
+        async with serving(toy_bundle) as (engine, events):
+            pid = device_pid()
+            assert os.getsid(pid) == pid
+            for number in (signal.SIGTERM, signal.SIGINT):
+                os.kill(pid, number)
+            await require_served(engine)
+            assert device_pid() == pid
+            assert not events.errors
+
+    asyncio.run(main())
+
+
+def test_nan_in_the_cache_ends_the_requests_that_read_it(toy_bundle: Path) -> None:
+    async def main() -> None:
+        async with serving(toy_bundle, max_num_seqs=1, inject_fault="nan@1") as (engine, events):
+            prompt = tuple(range(1, 14))  # several full blocks, so that they are cached
+            hit, spared = await asyncio.gather(
+                engine.submit(Request("hit", prompt, GREEDY)),
+                engine.submit(Request("spared", (2,), GREEDY)),
+            )
+            answer = await read_all(hit)
+            assert answer.finish_reason is ERROR
+            assert "nan" in answer.error
+            assert (await read_all(spared)).token_ids == toy_answer((2,), 20)
+            # What was spoilt is in no cache, and not in the memory that others get.
+            assert (await ask(engine, "again", *prompt)).token_ids == toy_answer(prompt, 20)
+            for i in range(30):
+                assert (await ask(engine, f"r{i}", i, 3)).token_ids == toy_answer((i, 3), 20)
+            assert not events.errors
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("seconds", [3600, -3600])
+def test_a_clock_that_jumps_ends_nothing_but_what_waits_for_a_time(
+    toy_bundle: Path, seconds: int
+) -> None:
+    async def main() -> None:
+        fault = f"clock={seconds}@3"
+        async with serving(toy_bundle, max_num_seqs=1, inject_fault=fault) as (engine, events):
+            running = await engine.submit(Request("r", (1,), LONG))
+            timed = Scheduling(queue_timeout_s=1800.0)
+            waiting = await engine.submit(replace_scheduling(timed))
+            assert (await read_all(running)).token_ids == toy_answer((1,), 60)
+            assert (await read_all(waiting)).finish_reason is (ABORT if seconds > 0 else LENGTH)
+            await require_served(engine)
+            assert not events.errors
+
+    asyncio.run(main())
+
+
+def replace_scheduling(scheduling: Scheduling) -> Request:
+    return replace(Request("waiting", (2,), GREEDY), scheduling=scheduling)
+
+
+FRONT = """
+import sys
+from pathlib import Path
+from tests.omruntime.worker.serving import device_pid, settings_of
+from omruntime.worker.worker_engine import WorkerEngine
+
+engine = WorkerEngine.open(Path(sys.argv[1]), settings_of())
+engine.start(lambda line: None)
+print(device_pid(), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_the_process_ends_with_its_parent(toy_bundle: Path, is_stopped: bool) -> None:
+    """Also when it cannot notice anything itself."""
+    with subprocess.Popen(
+        [sys.executable, "-c", FRONT, toy_bundle],
+        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as front:  # fmt: skip
+        assert front.stdout is not None
+        device = psutil.Process(int(front.stdout.readline()))
+        if is_stopped:
+            device.suspend()
+        front.kill()
+        front.wait()
+    _, alive = psutil.wait_procs([device], timeout=LIMIT_S)
+    assert not alive
+
+
+def test_a_fault_without_the_flag_is_refused() -> None:
+    from omruntime.settings import EngineSettings
+
+    with pytest.raises(ConfigError, match="needs --allow-faults"):
+        EngineSettings(inject_fault="kill@1")
