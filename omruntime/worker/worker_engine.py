@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 # What a process gets for the step in flight and for releasing the device; while it loads there
 # is nothing to lose.
-STOP_S = 5.0
+STOP_S = 3.0
 LOAD_STOP_S = 0.5
 # What requests that a failed step did not touch get before the device is opened anew.
 RECYCLE_S = 30.0

@@ -57,6 +57,10 @@ def test_imports_stay_light(module: str, forbidden: tuple[str, ...]) -> None:
         (["b", "--grpc-port", "x"], "--grpc-port"),
         (["b", "--host", "0.0.0.0"], "--allow-insecure"),
         (["no/such/bundle"], "no/such/bundle"),
+        (["no/such/bundle", "--device", "tpu"], "device is 'tpu', wanted one of: cpu"),
+        (["b", "--inject-fault", "kill@1"], "needs --allow-faults"),
+        (["b", "--step-timeout-s", "0"], "step_timeout_s is 0"),
+        (["b", "--step-timeout-s", "nan"], "step_timeout_s is nan"),
     ],
 )
 def test_a_wrong_setting_or_bundle_is_one_line_and_exit_code_2(

@@ -24,6 +24,22 @@ def test_states_and_what_they_allow() -> None:
     assert states == [ServerState.SERVING, ServerState.DRAINING]
 
 
+def test_a_device_that_is_back_is_served_again() -> None:
+    lifecycle = Lifecycle()
+    states: list[ServerState] = []
+    lifecycle.listeners.append(states.append)
+    lifecycle.recover()
+    lifecycle.begin_serving(FakeGenerator())
+    lifecycle.fail("killed")
+    assert lifecycle.detail == "killed"
+    lifecycle.recover()
+    assert lifecycle.detail == ""
+    assert states == [ServerState.SERVING, ServerState.FAILED, ServerState.SERVING]
+    lifecycle.begin_draining()
+    lifecycle.recover()
+    assert lifecycle.state is ServerState.DRAINING
+
+
 def test_draining_beats_loading_and_failing() -> None:
     lifecycle = Lifecycle()
     lifecycle.begin_draining()

@@ -154,6 +154,7 @@ class FakeEngine:
     manifest: Manifest = MANIFEST
     limits: EngineLimits = LIMITS
     on_device_error: Callable[[str], None] = lambda _text: None
+    on_recovered: Callable[[], None] = lambda: None
     loaded: threading.Event = field(default_factory=threading.Event)
     load_error: Exception | None = None
     is_draining: bool = False
