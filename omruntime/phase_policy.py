@@ -6,6 +6,7 @@ rows that decode. Which rows a step has is `row_choice.py`'s business.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ class PhaseSnapshot:
         debt_s: What prefill has stalled the decode rows for and decode steps not yet made up.
         itl_target_s: The strictest of the decode rows.
         ttft_slack_s: Until the most pressing prompt misses its first token's time, its own
-            prefill allowed for; negative when it is late.
+            prefill and the decode steps between its chunks allowed for; negative when it is late.
     """
 
     num_decode_rows: int
@@ -110,9 +111,16 @@ class PhasePolicy:
             return Phase.PREFILL
         return self._choose(self._snapshot(ready, unready, now))
 
-    def chunk_budget_s(self, ready: Iterable[Sequence]) -> float:
-        """How long a prefill step may take, decode rows waiting meanwhile; infinite if none do."""
-        return self._itl_target_s(ready)
+    def chunk_budget_s(self, ready: Rows[Sequence], unready: Rows[Sequence], now: float) -> float:
+        """How long the next prefill step may take.
+
+        What the decode rows wait at most for the next token; without limit if there are none,
+        or if in chunks so short a prompt would be late: long ones take less for each token.
+        """
+        itl_target_s = self._itl_target_s(ready)
+        if not ready or self._slack_s(itl_target_s, ready, unready, now) > 0:
+            return itl_target_s
+        return math.inf
 
     def ran(self, phase: Phase, num_rows: int, seconds: float, ready: Iterable[Sequence]) -> None:
         """Account for a step that is about to run.
@@ -133,22 +141,35 @@ class PhasePolicy:
     def _snapshot(
         self, ready: Rows[Sequence], unready: Rows[Sequence], now: float
     ) -> PhaseSnapshot:
-        itl_target_s = self._itl_target_s(ready)
-        row = self._chooser.chunk(unready[0], itl_target_s)
-        prefill_s = self._chooser.seconds(Phase.PREFILL, [row])
-        share = row.num_tokens / unready[0].num_pending_tokens
-        slack_s = min(self._due_at(s) for s in unready) - now - prefill_s / share
+        budget_s = self.chunk_budget_s(ready, unready, now)
+        row = self._chooser.chunk(unready[0], budget_s)
         return PhaseSnapshot(
             num_decode_rows=len(ready),
-            decode_s=self._chooser.seconds(Phase.DECODE, self._chooser.decode_rows(ready)),
-            prefill_s=prefill_s,
-            unlocked_rows=share,
+            decode_s=self._decode_s(ready),
+            prefill_s=self._chooser.seconds(Phase.PREFILL, [row]),
+            unlocked_rows=row.num_tokens / unready[0].num_pending_tokens,
             num_expected_tokens=self._lengths.num_left(unready[0]),
             num_decoded_since=self._num_decoded_since,
             debt_s=self._debt_s,
-            itl_target_s=itl_target_s,
-            ttft_slack_s=slack_s,
+            itl_target_s=self._itl_target_s(ready),
+            ttft_slack_s=self._slack_s(budget_s, ready, unready, now),
         )
+
+    def _slack_s(
+        self, budget_s: float, ready: Rows[Sequence], unready: Rows[Sequence], now: float
+    ) -> float:
+        """Until the most pressing prompt is late if it goes on in chunks within a budget."""
+        row = self._chooser.chunk(unready[0], budget_s)
+        num_chunks = unready[0].num_pending_tokens / row.num_tokens
+        prefill_s = num_chunks * self._chooser.seconds(Phase.PREFILL, [row])
+        # What the decode rows are made up for it, see `ran`.
+        decode_s = self._decode_s(ready)
+        made_up_s = max(self._itl_target_s(ready) - decode_s, decode_s)
+        prefill_s += prefill_s * decode_s / made_up_s
+        return min(self._due_at(s) for s in unready) - now - prefill_s
+
+    def _decode_s(self, ready: Rows[Sequence]) -> float:
+        return self._chooser.seconds(Phase.DECODE, self._chooser.decode_rows(ready))
 
     def _due_at(self, sequence: Sequence) -> float:
         """When a prompt's first token is due; one that was preempted after it has no such time."""

@@ -219,7 +219,7 @@ class Scheduler:
 
     def _prefill_rows(self, unready: list[Sequence], ready: list[Sequence]) -> list[RowPlan]:
         """The most pressing prompt's next chunk, and whatever shares its step for free."""
-        budget_s = self._policy.chunk_budget_s(ready)
+        budget_s = self._policy.chunk_budget_s(ready, unready, self._lifecycle.now)
         rows = self._make_room([self._chooser.chunk(unready[0], budget_s)])
         if not rows:
             return []

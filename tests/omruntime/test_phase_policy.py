@@ -121,8 +121,25 @@ def test_a_request_s_own_targets_count() -> None:
     assert policy.next_phase([ready], [sequence_of(90, 0)], 0.0) is Phase.DECODE
     assert policy.next_phase([ready], [late], 0.0) is Phase.PREFILL
     hasty = sequence_of(5, 4, Scheduling(itl_target_s=0.01))
-    assert policy.chunk_budget_s([ready, hasty]) == 0.01
-    assert policy.chunk_budget_s([]) == float("inf")
+    unready = [sequence_of(90, 0)]
+    assert policy.chunk_budget_s([ready, hasty], unready, 0.0) == 0.01
+    assert policy.chunk_budget_s([], unready, 0.0) == float("inf")
+
+
+def test_chunks_are_long_where_a_prompt_would_else_be_late() -> None:
+    """64 tokens want four short chunks of 0.08 s, and decode steps between them."""
+    long, itl_s = Bucket(Phase.PREFILL, 1, 64, 8), 0.1
+    table = BucketTable([CHUNK, long, STEP], 16)
+    costs = CostTable(table, 16)
+    for bucket, cost_s in ((CHUNK, 0.08), (long, 0.24), (STEP, 0.05)):
+        costs.measure(bucket, cost_s)
+    targets = Targets(ttft_s=1.0, itl_s=itl_s)
+    policy = PhasePolicy(RowChooser(table, 64, costs), OutputLengths(), targets)
+    ready, unready = [sequence_of(5, 4)], [sequence_of(64, 0)]
+    # A decode step of 0.05 s makes up for 0.05 s: prefill takes twice its own time.
+    late_from = 1.0 - 2 * 4 * 0.08
+    assert policy.chunk_budget_s(ready, unready, late_from - 0.01) == itl_s
+    assert policy.chunk_budget_s(ready, unready, late_from + 0.01) == float("inf")
 
 
 def test_a_preempted_answer_is_not_late_for_its_first_token() -> None:
