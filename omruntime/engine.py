@@ -51,8 +51,17 @@ EngineOutput = tuple[str, TokenDelta]
 class Engine:
     """Schedules, runs and samples; every call is for the owning thread."""
 
-    def __init__(self, device: Device, bundle: Path, settings: EngineSettings) -> None:
+    def __init__(
+        self,
+        device: Device,
+        bundle: Path,
+        settings: EngineSettings,
+        options_of: Callable[[EngineSettings, CostTable], SchedulerOptions] | None = None,
+    ) -> None:
         """Load a bundle onto an open device.
+
+        Args:
+            options_of: The scheduler's, for comparisons of policies; None follows the settings.
 
         Raises:
             BundleError: The bundle is damaged or made for another device.
@@ -85,12 +94,12 @@ class Engine:
             self._pool,
             self._cache,
             manifest.model.eos_token_ids,
-            _scheduler_options(settings, self._costs),
+            (options_of or _scheduler_options)(settings, self._costs),
         )
         self._sampler = Sampler(manifest.model.vocab_size, manifest.model.eos_token_ids)
         self._executor = GraphExecutor(device, manifest, bundle, self._kv_cache, self.profiler)
         self._check_every = settings.check_invariants_every
-        self._num_steps = 0
+        self._num_steps = self._num_computed_tokens = self._num_step_places = 0
         self._device_error: str | None = None
         self._num_finished = {reason.value: 0 for reason in FinishReason}
 
@@ -192,6 +201,8 @@ class Engine:
 
     def _run(self, plan: StepPlan) -> list[EngineOutput]:
         start = time.perf_counter()
+        self._num_computed_tokens += sum(row.num_tokens for row in plan.rows)
+        self._num_step_places += plan.bucket.batch * plan.bucket.tokens
         try:
             logits = self._executor.run(plan)
             self._costs.refine(plan.bucket, time.perf_counter() - start)
@@ -248,7 +259,13 @@ class Engine:
     def counters(self) -> EngineCounters:
         """What has happened since start."""
         cache = PrefixCacheCounters() if self._cache is None else self._cache.counters
-        return EngineCounters(self._num_steps, self._scheduler.num_quarantined, cache)
+        return EngineCounters(
+            self._num_steps,
+            self._scheduler.num_quarantined,
+            cache,
+            self._num_computed_tokens,
+            self._num_step_places,
+        )
 
     def flush_prefix_cache(self) -> int:
         """Forget all cached beginnings and say how many blocks; running requests go on."""

@@ -77,11 +77,16 @@ class EngineCounters:
 
     Attributes:
         num_quarantined: Requests that ended because the engine found its state inconsistent.
+        num_computed_tokens: Tokens that the rows of all steps have computed.
+        num_step_places: Tokens that the buckets of those steps had places for; what is more
+            than computed was padding.
     """
 
     num_steps: int
     num_quarantined: int
     prefix_cache: PrefixCacheCounters
+    num_computed_tokens: int = 0
+    num_step_places: int = 0
 
     @staticmethod
     def none() -> EngineCounters:

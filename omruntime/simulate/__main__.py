@@ -68,7 +68,7 @@ def _print_table(
     trace: list[TracedRequest], machine: Machine, targets: Targets, is_timed: bool
 ) -> None:
     """Made-up arrivals at each load; those of a file as they are."""
-    compared = policies(machine, targets)
+    compared = policies(machine.table, machine.costs, targets)
     most = saturation(trace, machine, compared["measured cost"])
     print(f"{machine.name}: {len(trace)} requests, saturated at {most:.2f} requests/s")
     print(HEADINGS)

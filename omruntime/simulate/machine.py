@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,14 @@ from omruntime.errors import ConfigError
 from omruntime.limits import EngineLimits, resolve_limits
 from omruntime.manifest import Manifest
 from omruntime.settings import EngineSettings
+
+EXAMPLE_BLOCK_SIZE, EXAMPLE_MODEL_LEN, EXAMPLE_SEQS = 16, 2048, 32
+_PASTS = (16, 64, 128)
+_CHUNKS = ((1, 16), (1, 64), (1, 256), (4, 64))
+EXAMPLE_BUCKETS = (
+    *(Bucket(Phase.DECODE, rows, 1, past) for rows in (1, 4, 8, 16, 32) for past in _PASTS),
+    *(Bucket(Phase.PREFILL, *chunk, past) for chunk in _CHUNKS for past in _PASTS),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +49,23 @@ def bundle_machine(bundle: Path, cost_file: Path) -> Machine:
     return Machine(manifest.model.name, table, limits, costs)
 
 
-def example_machine() -> Machine:
+def example_seconds(batch: int, tokens: int, past_blocks: int) -> float:
     """A card that reads its weights in 20 ms, computes a token in 0.4 ms and attends on top."""
-    block_size, max_model_len = 16, 2048
-    pasts = (16, 64, 128)
-    shapes = [(Phase.DECODE, batch, 1) for batch in (1, 4, 8, 16, 32)]
-    shapes += [(Phase.PREFILL, *s) for s in ((1, 16), (1, 64), (1, 256), (4, 64))]
-    table = BucketTable((Bucket(*s, past) for s in shapes for past in pasts), block_size)
-    costs = CostTable(table, block_size)
+    attended = batch * past_blocks * EXAMPLE_BLOCK_SIZE
+    return 0.020 + 0.0004 * batch * tokens + 4e-7 * attended
+
+
+def example_machine(buckets: Iterable[Bucket] = EXAMPLE_BUCKETS) -> Machine:
+    """The card of `example_seconds` with 16 times the blocks of the longest sequence."""
+    table = BucketTable(buckets, EXAMPLE_BLOCK_SIZE)
+    costs = CostTable(table, EXAMPLE_BLOCK_SIZE)
     for bucket in table:
-        attended = bucket.batch * bucket.past_blocks * block_size
-        tokens = bucket.batch * bucket.tokens
-        costs.measure(bucket, 0.020 + 0.0004 * tokens + 4e-7 * attended)
+        shape = (bucket.batch, bucket.tokens, bucket.past_blocks)
+        costs.measure(bucket, example_seconds(*shape))
     limits = EngineLimits(
-        num_blocks=1 + 16 * max_model_len // block_size,
-        max_num_seqs=32,
-        max_model_len=max_model_len,
+        num_blocks=1 + 16 * EXAMPLE_MODEL_LEN // EXAMPLE_BLOCK_SIZE,
+        max_num_seqs=EXAMPLE_SEQS,
+        max_model_len=EXAMPLE_MODEL_LEN,
         max_chunk_tokens=256,
         max_queued_requests=1 << 20,
         max_queued_tokens=1 << 40,

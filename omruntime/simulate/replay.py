@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from omruntime.block_pool import BlockPool
-from omruntime.buckets import Phase
+from omruntime.buckets import BucketTable, Phase
 from omruntime.cost_table import CostTable
 from omruntime.phase_policy import PhaseSnapshot, Targets
 from omruntime.sampling_params import SamplingParams
@@ -58,12 +58,12 @@ class Replayed:
     num_preemptions: int = 0
 
 
-def policies(machine: Machine, targets: Targets) -> dict[str, SchedulerOptions]:
-    """The policies to compare, by name."""
-    by_work = CostTable(machine.table, machine.table.block_size)
+def policies(table: BucketTable, costs: CostTable, targets: Targets) -> dict[str, SchedulerOptions]:
+    """The policies to compare, by name; only the first knows the costs."""
+    by_work = CostTable(table, table.block_size)
     patient = Targets(float("inf"), float("inf"))
     return {
-        "measured cost": SchedulerOptions(machine.costs, targets),
+        "measured cost": SchedulerOptions(costs, targets),
         "smallest covering bucket": SchedulerOptions(by_work, patient, choose_phase=alternate),
         "first come first served": SchedulerOptions(by_work, patient, choose_phase=prefill_first),
     }

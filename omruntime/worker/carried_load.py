@@ -66,4 +66,6 @@ def _sum_counters(first: EngineCounters, second: EngineCounters) -> EngineCounte
         first.num_steps + second.num_steps,
         first.num_quarantined + second.num_quarantined,
         PrefixCacheCounters(**sums),
+        first.num_computed_tokens + second.num_computed_tokens,
+        first.num_step_places + second.num_step_places,
     )

@@ -21,7 +21,7 @@ POLICIES = ["measured cost", "smallest covering bucket", "first come first serve
 
 def run(policy: str, load: float, num_requests: int = 40) -> Replayed:
     machine = example_machine()
-    options = policies(machine, TARGETS)[policy]
+    options = policies(machine.table, machine.costs, TARGETS)[policy]
     trace = synthetic_trace(num_requests, 512, seed=3)
     return replay(at_rate(trace, load), machine, options)
 
@@ -56,7 +56,7 @@ def test_measured_cost_pads_less_and_stalls_less() -> None:
 
 def test_a_machine_is_not_faster_than_saturated() -> None:
     machine = example_machine()
-    options = policies(machine, TARGETS)["measured cost"]
+    options = policies(machine.table, machine.costs, TARGETS)["measured cost"]
     trace = synthetic_trace(40, 512, seed=3)
     most = saturation(trace, machine, options)
     result = replay(at_rate(trace, 3 * most), machine, options)

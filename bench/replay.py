@@ -1,0 +1,116 @@
+"""`python -m bench.replay`: scheduling by measured cost against two simpler policies.
+
+Requests with lognormal lengths like those of ShareGPT's conversations arrive at random (Poisson)
+at 0.5, 0.8, 1.0 and 1.2 of what the machine can serve. The policies differ in nothing but the
+choice of bucket and phase: `smallest covering bucket` takes the bucket of least padded work and
+prefill and decode in turn, `first come first served` decodes only when no prompt is left. First
+on a virtual clock, over gears planned for such traffic; then, with `--bundle`, in real time on
+the CPU, with lengths divided by four.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from bench.live_replay import LiveReplay, engines, live_saturation
+from bench.planned_gears import planned_machine
+from omruntime.manifest import Manifest
+from omruntime.phase_policy import Targets
+from omruntime.simulate.__main__ import LOADS
+from omruntime.simulate.machine import Machine
+from omruntime.simulate.replay import Replayed, policies, replay, saturation
+from omruntime.simulate.report import HEADINGS, figures_of, line_of
+from omruntime.simulate.trace import TracedRequest, at_rate, synthetic_trace
+
+TARGETS = Targets()
+MEASURED = "measured cost"
+LIVE_DIVISOR = 4
+MAX_WASTE, WASTE_LOAD = 0.15, 0.8
+
+Runs = dict[str, Callable[[list[TracedRequest]], Replayed]]
+
+
+def main() -> int:
+    """Run and print; 1 when planned gears waste more than they may."""
+    parser = argparse.ArgumentParser(prog="bench.replay", description=__doc__)
+    add = parser.add_argument
+    add("--requests", type=int, default=300, help="on the virtual clock (default: 300)")
+    add("--seed", type=int, default=0, help="of lengths and arrivals (default: 0)")
+    add("--bundle", type=Path, help="a bundle for the CPU, to run in real time as well")
+    add("--live-requests", type=int, default=32, help="in real time, for each run (default: 32)")
+    options = parser.parse_args()
+    targets = f"first token in {TARGETS.ttft_s:g} s, {TARGETS.itl_s * 1e3:g} ms between tokens"
+    _say(f"goodput: requests that met both targets, {targets} on average")
+    wastes = _simulated(planned_machine(options.seed + 1), options.requests, options.seed)
+    if options.bundle is not None:
+        _live(options.bundle, options.live_requests, options.seed)
+    waste = wastes[WASTE_LOAD, MEASURED]
+    if waste >= MAX_WASTE:
+        _say(f"FAILED: planned gears waste {waste:.1%} at {WASTE_LOAD}, wanted {MAX_WASTE:.0%}")
+        return 1
+    return 0
+
+
+def _simulated(machine: Machine, count: int, seed: int) -> dict[tuple[float, str], float]:
+    trace = synthetic_trace(count, machine.limits.max_model_len, seed)
+    compared = policies(machine.table, machine.costs, TARGETS)
+    most = saturation(trace, machine, compared[MEASURED])
+    _say(f"\nsimulated: {machine.name}; {count} requests, saturated at {most:.2f} requests/s")
+
+    def run_of(policy: str) -> Callable[[list[TracedRequest]], Replayed]:
+        return lambda arrivals: replay(arrivals, machine, compared[policy])
+
+    return _table({name: run_of(name) for name in compared}, trace, most)
+
+
+def _live(bundle: Path, count: int, seed: int) -> None:
+    model = Manifest.read(bundle).model
+    trace = [_shorter(r) for r in synthetic_trace(count, model.max_model_len, seed)]
+    threads = len(os.sched_getaffinity(0))
+    with engines(bundle, TARGETS) as by_policy:
+        most = live_saturation(by_policy[MEASURED], trace)
+        _say(
+            f"\nreal time: {model.name} on {platform.machine()}, {threads} threads, load of the "
+            f"machine before {os.getloadavg()[0]:.1f}; {count} requests, lengths divided by "
+            f"{LIVE_DIVISOR}, saturated at {most:.2f} requests/s"
+        )
+
+        def run_of(policy: str) -> Callable[[list[TracedRequest]], Replayed]:
+            return lambda arrivals: LiveReplay(by_policy[policy], arrivals).run()
+
+        _table({name: run_of(name) for name in by_policy}, trace, most)
+
+
+def _table(runs: Runs, trace: list[TracedRequest], most: float) -> dict[tuple[float, str], float]:
+    """Print a line for each load and policy; the waste of each."""
+    _say(HEADINGS)
+    wastes = {}
+    for load in LOADS:
+        arrivals = at_rate(trace, load * most)
+        for name, run in runs.items():
+            figures = figures_of(run(arrivals), TARGETS)
+            wastes[load, name] = figures.waste
+            _say(line_of(load, name, figures))
+    return wastes
+
+
+def _shorter(traced: TracedRequest) -> TracedRequest:
+    return replace(
+        traced,
+        num_prompt_tokens=max(1, traced.num_prompt_tokens // LIVE_DIVISOR),
+        num_output_tokens=max(1, traced.num_output_tokens // LIVE_DIVISOR),
+    )
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
