@@ -38,7 +38,7 @@ from omruntime.sequence import FinishReason, Request, Sequence
 from omruntime.settings import EngineSettings
 from omruntime.step import SampledToken, SamplingFailure, StepPlan
 from omruntime.token_stream import merge
-from omruntime.warm_up import warm_up
+from omruntime.warm_up import runs_within, warm_up
 
 logger = logging.getLogger(__name__)
 
@@ -113,13 +113,20 @@ class Engine:
             device.close()
             raise
 
-    def warm_up(self, progress: Callable[[int, int, Bucket], None]) -> None:
+    def warm_up(
+        self, progress: Callable[[int, int, Bucket], None], budget_s: float | None = None
+    ) -> None:
         """Run every bucket and every way of sampling once, and measure what is not known yet.
 
         Args:
             progress: Called before each bucket with its number from 0, their count, the bucket.
+            budget_s: Run only what is known to take about so long all told, and what is not
+                known: to serve again soon. None runs everything.
         """
-        if warm_up(self._executor.time_run, self._executor.buckets, self._costs, progress):
+        buckets = self._executor.buckets
+        if budget_s is not None:
+            buckets = runs_within(buckets, self._costs, budget_s)
+        if warm_up(self._executor.time_run, buckets, self._costs, progress):
             self._cost_file.save(self._costs)
         self._sampler.warm_up()
 

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from omruntime.device import Device
 from omruntime.engine import Engine
-from omruntime.errors import NotBuiltInError, RequestError
+from omruntime.errors import ConfigError, NotBuiltInError, RequestError
 from omruntime.outputs import EngineLoad, TokenDelta
 from omruntime.profiler import StepProfiler
 from omruntime.sampling_params import SamplingParams
@@ -65,6 +65,11 @@ class LLM:
         """
         self._closed = False
         settings = settings or EngineSettings()
+        if settings.isolate_device:
+            raise ConfigError(
+                "isolate_device is set, but this LLM runs the device in the caller's thread; use "
+                "server.LLM or om-serve, or leave it unset"
+            )
         if device is None:
             self._engine = Engine.open(Path(bundle), settings)
         else:

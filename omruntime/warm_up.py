@@ -49,6 +49,23 @@ def warm_up(
     return num_measured > 0
 
 
+def runs_within(buckets: Sequence[Bucket], costs: CostTable, budget_s: float) -> tuple[Bucket, ...]:
+    """The buckets that a short warm-up runs, in the given order.
+
+    Those that were never measured, the cheapest of each phase, and of the others as many as the
+    budget holds by their measured costs, the cheapest first. The first run of what is left
+    out is slower, as it pays for memory that nobody has touched yet.
+    """
+    known = sorted(filter(costs.is_measured, buckets), key=costs.seconds)
+    chosen = {bucket for bucket in buckets if not costs.is_measured(bucket)}
+    chosen |= {bucket.phase: bucket for bucket in reversed(known)}.values()
+    for bucket in known:
+        budget_s -= costs.seconds(bucket)
+        if budget_s >= 0:
+            chosen.add(bucket)
+    return tuple(bucket for bucket in buckets if bucket in chosen)
+
+
 def _switch_seconds(
     time_run: Callable[[Bucket], float], buckets: Sequence[Bucket], costs: CostTable
 ) -> float:

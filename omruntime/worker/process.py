@@ -36,6 +36,8 @@ from omruntime.worker.messages import (
 
 logger = logging.getLogger(__name__)
 
+# People wait for a restart; a card runs all its buckets in that time, a CPU the cheap ones.
+RESTART_WARM_UP_S = 2.0
 EXIT_FAILED = 1
 EXIT_ORPHANED = 3
 
@@ -103,7 +105,9 @@ class DeviceProcess:
         engine = Engine.open(self._start.bundle, _settings_of(self._start))
         try:
             self._require_same_bundle(engine)
-            engine.warm_up(self._report_warm_up)
+            engine.warm_up(
+                self._report_warm_up, RESTART_WARM_UP_S if self._start.is_restart else None
+            )
         except BaseException:
             engine.close()
             raise

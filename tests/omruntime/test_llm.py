@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from omruntime import LLM, EngineSettings, FinishReason, SamplingParams
-from omruntime.errors import NotBuiltInError, OutOfDeviceMemoryError, RequestError
+from omruntime.errors import (
+    ConfigError,
+    NotBuiltInError,
+    OutOfDeviceMemoryError,
+    RequestError,
+)
 from tests.omruntime.toy_model import toy_answer
 
 GREEDY = SamplingParams(temperature=0, max_new_tokens=8, ignore_eos=True)
@@ -66,3 +71,8 @@ def test_a_closed_llm_says_so_and_closes_once(toy_bundle: Path) -> None:
 def test_a_pool_beyond_the_memory_is_refused(toy_bundle: Path) -> None:
     with pytest.raises(OutOfDeviceMemoryError, match="--num-blocks"):
         LLM(toy_bundle, EngineSettings(num_blocks=(1 << 31) - 1))
+
+
+def test_a_process_for_the_device_is_refused_as_there_is_none(toy_bundle: Path) -> None:
+    with pytest.raises(ConfigError, match=r"isolate_device is set.*server\.LLM"):
+        LLM(toy_bundle, EngineSettings(isolate_device=True))

@@ -8,7 +8,7 @@ import pytest
 
 from omruntime.buckets import Bucket, Phase
 from omruntime.cost_table import CostTable
-from omruntime.warm_up import warm_up
+from omruntime.warm_up import runs_within, warm_up
 
 ONE, MANY = Bucket(Phase.DECODE, 1, 1, 4), Bucket(Phase.DECODE, 8, 1, 4)
 CHUNK = Bucket(Phase.PREFILL, 1, 16, 4)
@@ -76,3 +76,23 @@ def test_a_stop_in_progress_ends_the_warm_up() -> None:
     with pytest.raises(KeyboardInterrupt):
         warm_up(device.time_run, BUCKETS, CostTable(BUCKETS, 16), stop)
     assert not device.runs
+
+
+@pytest.mark.parametrize(
+    ("budget_s", "chosen"),
+    [(0.0, (ONE, CHUNK)), (0.29, (ONE, CHUNK)), (0.31, BUCKETS), (100.0, BUCKETS)],
+)
+def test_a_short_warm_up_runs_the_cheap_and_one_of_each_phase(
+    budget_s: float, chosen: tuple[Bucket, ...]
+) -> None:
+    costs = CostTable(BUCKETS, 16)
+    run(TimedDevice(), costs)
+    assert runs_within(BUCKETS, costs, budget_s) == chosen
+
+
+def test_a_short_warm_up_runs_what_was_never_measured() -> None:
+    costs = CostTable(BUCKETS, 16)
+    assert runs_within(BUCKETS, costs, 0.0) == BUCKETS
+    costs.measure(ONE, 0.1)
+    costs.measure(MANY, 0.2)
+    assert runs_within(BUCKETS, costs, 0.0) == (ONE, CHUNK)
