@@ -58,7 +58,7 @@ def runs_within(buckets: Sequence[Bucket], costs: CostTable, budget_s: float) ->
     """
     known = sorted(filter(costs.is_measured, buckets), key=costs.seconds)
     chosen = {bucket for bucket in buckets if not costs.is_measured(bucket)}
-    chosen |= {bucket.phase: bucket for bucket in reversed(known)}.values()
+    chosen.update({bucket.phase: bucket for bucket in reversed(known)}.values())
     for bucket in known:
         budget_s -= costs.seconds(bucket)
         if budget_s >= 0:
