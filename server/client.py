@@ -17,6 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from omruntime.errors import CallError
 from omruntime.outputs import EngineLoad
+from omruntime.owner_process import OwnerProcess
 from omruntime.sampling_params import SamplingParams
 from server.client_messages import (
     CHANNEL_OPTIONS,
@@ -53,7 +54,10 @@ class _Stubs:
 
 
 class Client:
-    """A blocking client; safe to share among threads. Use it as a context manager."""
+    """A blocking client; safe to share among threads, not with forked processes.
+
+    Use it as a context manager.
+    """
 
     def __init__(self, target: str) -> None:
         """Prepare a connection; nothing is sent yet.
@@ -65,8 +69,14 @@ class Client:
             RequestError: The target has another form.
         """
         self.target = require_target(target)
+        self._owner = OwnerProcess("this Client")
         self._channel = grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
-        self._stubs = _Stubs(self._channel)
+        self._stubs_here = _Stubs(self._channel)
+
+    @property
+    def _stubs(self) -> _Stubs:
+        self._owner.require()
+        return self._stubs_here
 
     def __enter__(self) -> Self:
         return self
@@ -80,8 +90,9 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Cancel what runs and close the connection."""
-        self._channel.close()
+        """Cancel what runs and close the connection; nothing in a forked child."""
+        if self._owner.is_here:
+            self._channel.close()
 
     def generate(
         self,

@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from omruntime.errors import RequestError
 from omruntime.field_types import require_token_ids
+from omruntime.owner_process import OwnerProcess
 from omruntime.sampling_params import SamplingParams
 from omruntime.settings import EngineSettings
 from server.answers import join_deltas
@@ -71,6 +72,7 @@ class LLM:
         Raises:
             BundleError, ConfigError, DeviceError: The bundle does not fit or does not load.
         """
+        self._owner = OwnerProcess("this LLM")
         self._engine = open_engine(Path(bundle), settings or EngineSettings())
         self._generator = TextGenerator.open(Path(bundle), self._engine)
         self._engine.start(on_progress)
@@ -134,8 +136,13 @@ class LLM:
         return self._run(requests, progress)
 
     def close(self) -> None:
-        """Give everything back to the device and end the threads; a second call does nothing."""
+        """Give everything back to the device and end the threads; a second call does nothing.
+
+        Nor does one in a forked child.
+        """
         self._closed = True
+        if not self._owner.is_here:
+            return
         self._engine.stop()
         self._loop.close()
 
@@ -163,6 +170,7 @@ class LLM:
     def _run(self, requests: list[TextRequest], progress: bool) -> list[RequestOutput]:
         if self._closed:
             raise RequestError("the LLM is closed; open another one")
+        self._owner.require()
         return self._loop.run(self._answer_all(requests, progress))
 
     def _request_id(self) -> str:

@@ -316,3 +316,49 @@ def test_a_deadline_ends_a_stream_with_abort_and_a_word(toy_bundle: Path) -> Non
     assert first.finish_reason is FinishReason.LENGTH
     assert late.finish_reason is FinishReason.ABORT
     assert "deadline" in late.error
+
+
+def test_cancelling_twice_or_after_the_end_is_harmless(toy_bundle: Path) -> None:
+    """Also when the id lives again by then: a cancellation ends only what was there before."""
+
+    async def main() -> None:
+        async with running(toy_bundle) as engine:
+            long = replace(GREEDY, max_new_tokens=50)
+            stream = await engine.submit(Request("id", (1, 2), long))
+            engine.cancel("id")
+            engine.cancel("id")
+            assert await engine.abort("id") is False
+            assert (await read_all(stream)).finish_reason is FinishReason.ABORT
+            engine.cancel("id")
+            again = await engine.submit(Request("id", (1, 2), long))
+            assert (await read_all(again)).token_ids == toy_answer((1, 2), 50)
+            engine.cancel("id")
+            engine.cancel("never there")
+            assert engine.load().num_finished["abort"] == 1
+
+    asyncio.run(main())
+
+
+def test_cancelling_in_the_step_of_the_end_ends_once(toy_bundle: Path) -> None:
+    """The cancellation is on its way while the last token is made; one last delta either way."""
+
+    async def main() -> None:
+        async with running(toy_bundle) as engine:
+            reasons = []
+            for i in range(60):
+                stream = await engine.submit(Request(f"r{i}", (1,), GREEDY))
+                received: tuple[int, ...] = ()
+                async for delta in stream:
+                    assert not reasons[i:], "a delta after the last"
+                    received += delta.token_ids
+                    if len(received) >= 17 + i % 4:
+                        engine.cancel(f"r{i}")
+                    if delta.finish_reason is not None:
+                        reasons.append(delta.finish_reason)
+                assert received == toy_answer((1,), 20)[: len(received)]
+            ends = engine.load().num_finished
+            assert ends["length"] + ends["abort"] == 60
+            assert ends["abort"] == reasons.count(FinishReason.ABORT)
+            assert len(reasons) == 60
+
+    asyncio.run(main())

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from omruntime.manifest import SamplingDefaults
 from omruntime.sampler import Sampler, token_logprobs
-from omruntime.sampling_params import SamplingParams
+from omruntime.sampling_params import MAX_LOGPROBS, SamplingParams
 from omruntime.sequence import Request, Sequence
 from omruntime.step import SampledToken, SamplingFailure
 
@@ -151,6 +151,18 @@ def test_logprobs_are_of_the_raw_logits_whatever_the_params_do() -> None:
     assert token.logprobs.logprob == pytest.approx(wanted[30], abs=1e-5)
     assert [i for i, _ in token.logprobs.top] == order.tolist()
     assert [p for _, p in token.logprobs.top] == pytest.approx(wanted[order], abs=1e-5)
+
+
+@pytest.mark.parametrize("k", range(MAX_LOGPROBS + 1))
+def test_logprobs_at_every_allowed_k(k: int) -> None:
+    """BL-27: exactly k, best first, whatever shortcut a large vocabulary takes."""
+    row = np.random.default_rng(k).standard_normal(5000).astype(np.float32)
+    wanted = torch.from_numpy(row).double().log_softmax(dim=-1).numpy()
+    found = token_logprobs(row, 77, k)
+    order = np.argsort(-row, kind="stable")[:k]
+    assert [i for i, _ in found.top] == order.tolist()
+    assert [p for _, p in found.top] == pytest.approx(wanted[order], abs=1e-5)
+    assert found.logprob == pytest.approx(wanted[77], abs=1e-5)
 
 
 def test_logprobs_0_gives_the_chosen_token_only() -> None:

@@ -170,3 +170,52 @@ def test_merged_deltas_give_the_answer_of_single_ones(data: st.DataObject) -> No
     assert apart[-1].finish_reason == together[-1].finish_reason
     assert apart[-1].usage == together[-1].usage
     assert apart[-1].matched_stop == together[-1].matched_stop
+
+
+@pytest.mark.parametrize("reason", FinishReason)
+def test_held_back_text_comes_with_every_kind_of_end(reason: FinishReason) -> None:
+    """BL-19, BL-21: half a character, and what a stop string may begin with."""
+    broken = ids_of("🦙")[0]
+    params = SamplingParams(stop=("8, 9!",))
+    end = [END_ID] if reason is FinishReason.STOP else []
+    for token_ids, text in ((ids_of(" 7, 8,"), " 7, 8,"), ([*ids_of("a"), broken], "a\ufffd")):
+        deltas = [TokenDelta((i,)) for i in token_ids]
+        assert text_of(run(params, [*deltas, last(reason, *end)])) == text
+        assert text_of(run(params, [*deltas[:-1], last(reason, token_ids[-1], *end)])) == text
+
+
+def test_a_prompt_that_ends_inside_a_character_leaves_the_rest_broken() -> None:
+    """An answer's text is the decode of its own ids, as its token ids say, streamed or not."""
+    rest = ids_of("🦙")[1:]
+    assert rest
+    wanted = TOKENIZER.decode(rest)
+    assert set(wanted) == {"\ufffd"}
+    deltas = run(SamplingParams(), one_by_one(rest, FinishReason.LENGTH))
+    assert text_of(deltas) == wanted
+    assert [delta.text for delta in deltas[:-1]] == [""] * (len(deltas) - 1)
+
+
+@pytest.mark.parametrize("include_stop", [False, True])
+def test_a_stop_string_may_be_the_first_token(include_stop: bool) -> None:
+    params = SamplingParams(stop=("the",), include_stop=include_stop)
+    deltas = run(params, one_by_one(ids_of("the the"), FinishReason.LENGTH))
+    assert text_of(deltas) == ("the" if include_stop else "")
+    assert ids_in(deltas) == ids_of("the")
+    assert deltas[-1].finish_reason is FinishReason.STOP
+
+
+def test_of_two_stop_strings_the_one_that_is_complete_first_counts() -> None:
+    """One is the beginning of the other, and which stands first does not matter."""
+    for stop in (("ab", "abc"), ("abc", "ab")):
+        deltas = run(SamplingParams(stop=stop), one_by_one(ids_of("xabc"), FinishReason.LENGTH))
+        assert (text_of(deltas), deltas[-1].matched_stop) == ("x", "ab")
+
+
+def test_a_stop_in_the_middle_of_a_step_drops_what_follows() -> None:
+    """Several tokens in one delta, as for a slow reader."""
+    tokens = ids_of("xa stop yz")
+    deltas = run(SamplingParams(stop=("op",)), [last(FinishReason.LENGTH, *tokens)])
+    num_kept = len(ids_of("xa stop"))
+    assert text_of(deltas) == "xa st"
+    assert ids_in(deltas) == tokens[:num_kept]
+    assert deltas[-1].usage == Usage(5, num_kept, 3)

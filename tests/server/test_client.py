@@ -14,6 +14,7 @@ from omruntime.sequence import FinishReason
 from server.client import AsyncClient, Client
 from server.client_messages import CallOptions, require_target
 from server.text import ChatMessage, TextDelta
+from tests.forked_child import said_by_forked_child
 from tests.server.wire_fakes import TIMINGS, USAGE, FakeGenerator, FakeServer, end
 
 CHAT = [ChatMessage("user", "hi")]
@@ -189,3 +190,10 @@ def test_n_answers_in_one_stream(server: FakeServer, client: Client) -> None:
 def test_a_mixed_prompt_is_refused_before_anything_is_sent() -> None:
     with Client("localhost:1") as client, pytest.raises(RequestError, match="mixes types"):
         client.generate([1, "x"])  # type: ignore[list-item]
+
+
+def test_a_forked_child_is_refused_and_the_parent_goes_on(client: Client) -> None:
+    said = said_by_forked_child(lambda: client.generate("x"))
+    assert said.startswith("RequestError: this Client was opened by process")
+    assert said_by_forked_child(client.close) == "None"
+    assert client.generate("x").answers[0].text == "Hi!"

@@ -12,6 +12,7 @@ from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import FinishReason
 from omruntime.settings import EngineSettings
 from server import LLM, ChatMessage
+from tests.forked_child import said_by_forked_child
 from tests.omruntime.toy_model import toy_answer, write_toy_bundle
 from tests.server.tiny_tokenizers import letters_backend, tokenizer_of, write_tokenizer
 
@@ -139,3 +140,13 @@ def test_closing_twice_is_harmless(bundle: Path) -> None:
 def test_a_folder_that_is_no_bundle_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match=r"bundle\.json"):
         LLM(tmp_path)
+
+
+def test_a_forked_child_is_refused_and_the_parent_goes_on(llm: LLM) -> None:
+    """It has none of the threads, so that it would wait for ever."""
+    said = said_by_forked_child(lambda: llm.generate("a", GREEDY, progress=False))
+    assert said.startswith("RequestError: this LLM was opened by process")
+    assert "spawn" in said
+    assert said_by_forked_child(llm.close) == "None"
+    (output,) = llm.generate("a", GREEDY, progress=False)
+    assert output.text == expected_text("a")

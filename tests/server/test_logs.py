@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import io
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -90,3 +93,20 @@ def test_the_level_is_kept(output: io.StringIO) -> None:
     set_up_logging("warning", output)
     logging.getLogger("x").info("quiet")
     assert output.getvalue() == ""
+
+
+def test_a_full_disk_under_the_log_stops_nobody() -> None:
+    """Each line that cannot be written is lost; a whole process, as its end flushes as well."""
+    program = (
+        "import logging\n"
+        "from server.logs import set_up_logging\n"
+        "set_up_logging('info')\n"
+        "for i in range(1000): logging.getLogger('x').info('line %d', i)\n"
+        "print('alive', flush=True)\n"
+    )
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=full, timeout=60
+        )
+    assert ended.stdout == b"alive\n"
+    assert ended.returncode == 0
