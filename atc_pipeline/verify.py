@@ -19,7 +19,7 @@ from omruntime.bundle_files import bundle_path, find_file_problems
 from omruntime.errors import BundleError, OmError
 from omruntime.manifest import MANIFEST_NAME, Manifest
 
-_ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
+_ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,10 @@ Owns the order of the stages. Each stage is a module of its own.
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -18,7 +19,6 @@ from export.architectures import require_length
 from export.bucket_grids import blocks_for, default_buckets, require_cover
 from export.checkpoint import Checkpoint, load_model, load_tokenizer, open_checkpoint
 from export.checkpoint_files import file_sha256, find_checkpoint
-from export.expanded_session import open_expanded
 from export.facts import kv_identity_inputs, kv_spec, max_model_len, model_facts, step_shape
 from export.float16_range import (
     RANGE_REPORT_PATH,
@@ -29,10 +29,22 @@ from export.float16_range import (
     require_weights_fit,
 )
 from export.graphs import StepGraph
+from export.kept_program import open_step_graph
+from export.lower_openvino import Storage
+from export.paged_runner import StepSession
 from export.parity import ParityInput, Reference, check_parity, run_reference, tolerance_for
 from export.parity_input import parity_input
 from export.parity_report import ParityReport
 from export.profiles import PoolNeeds, fixed_num_blocks, require_rows_fit
+from export.quality import (
+    QUALITY_REPORT_PATH,
+    QualityReference,
+    measure_quality,
+    require_quality,
+    run_quality_reference,
+    write_quality_report,
+)
+from export.quality_text import quality_text
 from export.reference import REFERENCE_PATH, record_case, write_reference
 from export.result import (
     PARITY_REPORT_PATH,
@@ -41,12 +53,12 @@ from export.result import (
     WEIGHTS_PATH,
     ExportResult,
 )
-from export.session import open_session
 from export.spec import ExportSpec
 from export.step_shape import StepShape, input_specs, output_specs
 from export.tokenizer_files import named_templates, tokens_beyond, write_tokenizer
 from export.trace import write_step_graph
 from omruntime.buckets import Bucket, BucketTable
+from omruntime.errors import ConfigError
 from omruntime.manifest import KVSpec, ModelFacts, ProgramSpec
 
 Progress = Callable[[str], None]
@@ -68,6 +80,7 @@ def export_step_graph(spec: ExportSpec, out_dir: Path, progress: Progress) -> Ex
         ConfigError: The spec does not fit the checkpoint, or its files are not whole.
         ExportError: The checkpoint is unproven, or fails the parity gate.
     """
+    _require_openvino(spec)
     if spec.num_threads:
         torch.set_num_threads(spec.num_threads)
     progress("checking the checkpoint's files")
@@ -86,12 +99,21 @@ def export_step_graph(spec: ExportSpec, out_dir: Path, progress: Progress) -> Ex
         facts = model_facts(checkpoint, spec, shape, tokenizer)
         kv = kv_spec(shape, _num_blocks(spec, shape, length))
         export = _Export(spec, out_dir, checkpoint, tokenizer, model, shape, facts, kv, buckets)
-        given = parity_input(tokenizer, shape, BucketTable(buckets, shape.block_size), length)
+        table = BucketTable(buckets, shape.block_size)
+        given = replace(parity_input(tokenizer, shape, table, length), weights=spec.weights)
         progress("running the checkpoint itself")
         reference, ranges = _run_checkpoint(export, given)
+        wanted_quality = _quality_reference(export)
         progress("tracing the step graph")
         _write_program(export)
-        report = _prove(export, given, reference, progress)
+        progress("loading the graph")
+        session = open_step_graph(
+            out_dir / PROGRAM_PATH, shape.layout, shape.dtype, spec.num_threads
+        )
+        report = _prove(export, given, reference, session, progress)
+        if wanted_quality is not None:
+            progress("measuring what the weights' format costs")
+            _require_quality(export, session, wanted_quality)
         names = [f"{TOKENIZER_FOLDER}/{name}" for name in tokenizer_files]
         return _result(export, report, ranges, names)
 
@@ -135,9 +157,29 @@ def _write_program(export: _Export) -> None:
     program.parent.mkdir()
     graph = StepGraph(export.model, export.shape, export.spec.profile)
     try:
-        write_step_graph(graph, program, export.out_dir / WEIGHTS_PATH)
+        write_step_graph(graph, program, export.out_dir / WEIGHTS_PATH, _storage(export))
     finally:
         graph.release()
+
+
+def _storage(export: _Export) -> Storage | None:
+    weights = export.spec.weights
+    if weights is None or export.shape.dtype != "bfloat16":
+        return None
+    return Storage(weights, num_positions=export.facts.max_model_len)
+
+
+def _require_openvino(spec: ExportSpec) -> None:
+    """Refuse a build whose gates cannot run, before anything is loaded.
+
+    Raises:
+        ConfigError: OpenVINO is not installed.
+    """
+    if spec.profile.dtype == "bfloat16" and importlib.util.find_spec("openvino") is None:
+        raise ConfigError(
+            f"weights in {spec.weight_dtype} run on OpenVINO, which is not installed; install it "
+            f"with: pip install 'omserve[openvino]'"
+        )
 
 
 def _run_checkpoint(export: _Export, given: ParityInput) -> tuple[Reference, RangeReport | None]:
@@ -157,16 +199,40 @@ def _run_checkpoint(export: _Export, given: ParityInput) -> tuple[Reference, Ran
     return reference, ranges
 
 
+def _quality_reference(export: _Export) -> QualityReference | None:
+    """What a format of weights other than the checkpoint's is held against."""
+    if export.shape.dtype != "bfloat16":
+        return None
+    vocab_size, length = export.shape.vocab_size, export.facts.max_model_len
+    text = quality_text(export.tokenizer, vocab_size, length)
+    return run_quality_reference(export.model, text)
+
+
+def _require_quality(export: _Export, session: StepSession, reference: QualityReference) -> None:
+    """Measure, report and judge a format of weights.
+
+    Raises:
+        QualityError: It costs the checkpoint too much.
+    """
+    weights = export.spec.weights
+    assert weights is not None, "a bfloat16 pool is asked for by a format of weights"
+    table = BucketTable(export.buckets, export.shape.block_size)
+    quality = measure_quality(session, export.shape, table, reference)
+    write_quality_report(export.out_dir, weights, quality, reference.text.source)
+    require_quality(quality, weights)
+
+
 def _prove(
-    export: _Export, given: ParityInput, reference: Reference, progress: Progress
+    export: _Export,
+    given: ParityInput,
+    reference: Reference,
+    session: StepSession,
+    progress: Progress,
 ) -> ParityReport:
     """Run the parity gate and write its two reports."""
-    if export.shape.dtype == "float16":
-        progress("measuring what float16 costs the checkpoint")
+    if export.shape.dtype != "float32":
+        progress(f"measuring what {export.shape.dtype} costs the checkpoint")
     tolerance = tolerance_for(export.model, given, reference, export.spec.allow_clipping)
-    progress("loading the graph into ONNX Runtime")
-    open_program = open_expanded if export.spec.profile.has_gears else open_session
-    session = open_program(export.out_dir / PROGRAM_PATH, export.spec.num_threads)
     report = check_parity(session, given, reference, tolerance, progress)
     path = export.out_dir / PARITY_REPORT_PATH
     path.parent.mkdir(exist_ok=True)
@@ -185,6 +251,8 @@ def _result(
     written = [PROGRAM_PATH, WEIGHTS_PATH, PARITY_REPORT_PATH, REFERENCE_PATH, *tokenizer_files]
     if ranges is not None:
         written.append(RANGE_REPORT_PATH)
+    if export.shape.dtype == "bfloat16":
+        written.append(QUALITY_REPORT_PATH)
     hashes = {
         "program_sha256": file_sha256(export.out_dir / PROGRAM_PATH),
         "weights_sha256": file_sha256(export.out_dir / WEIGHTS_PATH),

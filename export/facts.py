@@ -25,7 +25,7 @@ from export.step_shape import StepShape
 from omruntime.errors import BundleError, ConfigError, ExportError
 from omruntime.manifest import GRAPH_CONTRACT, KVSpec, ModelFacts, SamplingDefaults
 
-_ITEM_BYTES = {"float32": 4, "float16": 2}
+_ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>", "</s>")
 
 
@@ -90,7 +90,7 @@ def model_facts(
         vocab_size=shape.vocab_size,
         max_model_len=max_model_len(config, spec),
         max_num_seqs=spec.max_num_seqs,
-        dtype=shape.dtype,
+        dtype=spec.weight_dtype,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_ids=ends.token_ids,
         eos_source=ends.source,

@@ -18,7 +18,8 @@ from export.step_shape import StepShape
 
 # Of a masked score. Half of the lowest float32; the lowest float16 would overflow, and -10000
 # leaves nothing of a score that is in its range.
-_HIDDEN = {"float32": torch.finfo(torch.float32).min / 2, "float16": -10000.0}
+_LOW = torch.finfo(torch.float32).min / 2
+_HIDDEN = {"float32": _LOW, "bfloat16": _LOW, "float16": -10000.0}
 
 
 class StepGraph(nn.Module):

@@ -6,11 +6,12 @@ written when is `paged_runner.py`.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from export.bfloat16 import from_bits, to_bits
 from export.step_shape import StepShape
 from omruntime.buckets import Bucket
 from omruntime.manifest import KVLayout
@@ -61,13 +62,15 @@ class _HeadMajor:
     def write(self, blocks: Integers, offsets: Integers, new_kv: Floats) -> None:
         parts = new_kv.reshape(len(self._parts), *new_kv.shape[2:])
         for pool, part in zip(self._parts, parts, strict=True):
-            pool[:, blocks, offsets] = part
+            pool[:, blocks, offsets] = _stored(self._shape, part)
 
     def split(self, new_kv: NDArray[np.floating], bucket: Bucket) -> Floats:
         shape = self._shape
         whole = new_kv.reshape(
             shape.num_layers, 2, shape.num_kv_heads, bucket.batch, bucket.tokens, shape.head_dim
         )
+        if whole.dtype == np.uint16:
+            return from_bits(whole.view(np.uint16))
         return whole.astype(np.float32, copy=False)
 
 
@@ -93,7 +96,14 @@ class _TokenMajor:
         return whole.transpose(2, 3, 4, 0, 1, 5).astype(np.float32)
 
 
-def _noise(shape: StepShape, size: tuple[int, ...]) -> NDArray[np.floating]:
+def _noise(shape: StepShape, size: tuple[int, ...]) -> NDArray[Any]:
     rng = np.random.default_rng(_SEED)
     noise = rng.standard_normal(size, np.float32) * np.float32(_NOISE)
-    return noise.astype(shape.dtype, copy=False)
+    return _stored(shape, noise)
+
+
+def _stored(shape: StepShape, values: NDArray[np.floating]) -> NDArray[Any]:
+    """Values as the pool holds them; bfloat16 as its bits."""
+    if shape.dtype == "bfloat16":
+        return to_bits(values.astype(np.float32, copy=False))
+    return values.astype(shape.dtype, copy=False)

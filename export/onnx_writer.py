@@ -237,5 +237,10 @@ def _write_constant(constant: _Constant, file: BinaryIO, location: str) -> Tenso
 
 
 def _value_info(spec: TensorSpec) -> onnx.ValueInfoProto:
-    element = helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype))
+    is_bfloat16 = spec.dtype == "bfloat16"  # unknown to NumPy
+    element = (
+        TensorProto.BFLOAT16
+        if is_bfloat16
+        else helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype))
+    )
     return helper.make_tensor_value_info(spec.name, element, list(spec.shape))

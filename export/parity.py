@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from transformers import PreTrainedModel
 
 from export.hf_reference import GreedyRun, TeacherForced, greedy, teacher_forced
@@ -29,15 +30,17 @@ from export.parity_cases import (
     steps_to_prove,
 )
 from export.parity_report import ParityReport
-from export.rounded_reference import rounded_reference
+from export.rounded_reference import Rounding, rounded_reference
 from export.step_shape import StepShape
 from export.tolerance import Tolerance, half_tolerance, single_tolerance
+from export.weight_format import WeightFormat
 from omruntime.buckets import BucketTable, Phase
 from omruntime.errors import ParityError
 
 NUM_GREEDY_TOKENS = 64
 # Long enough for two of the longest chunks, a short one and a single token.
 NUM_CHUNKED_TOKENS = 640
+_HALF_TYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +50,14 @@ class ParityInput:
     Attributes:
         token_ids: The teacher-forced sequence, as long as the buckets allow.
         prompts: Prompts of the greedy answers, none empty.
+        weights: The format that the graph keeps its matrices in; None for its own type.
     """
 
     shape: StepShape
     table: BucketTable
     token_ids: tuple[int, ...]
     prompts: tuple[tuple[int, ...], ...]
+    weights: WeightFormat | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +93,18 @@ def tolerance_for(
 ) -> Tolerance:
     """How far off a graph of this checkpoint may be, in the dtype of the graph.
 
-    In float16 the model's weights stay rounded, so nothing may need them after.
+    In 16 bits the model's weights stay rounded, so nothing may need them after.
 
     Raises:
         ExportError: The checkpoint's own logits are not finite, or float16 does not hold it.
     """
-    if given.shape.dtype != "float16":
+    dtype = given.shape.dtype
+    if dtype == "float32":
         return single_tolerance(reference.forced)
-    rounded = rounded_reference(model, given.token_ids, _kept_positions(given))
-    return half_tolerance(reference.forced, rounded, allows_overflow=allows_overflow)
+    positions = _kept_positions(given)
+    rounding = Rounding(_HALF_TYPES[dtype], given.weights)
+    rounded = rounded_reference(model, given.token_ids, positions, rounding)
+    return half_tolerance(reference.forced, rounded, dtype, allows_overflow=allows_overflow)
 
 
 def check_parity(

@@ -107,10 +107,11 @@ class ParityReport:
 
 def _kl(wanted: NDArray[np.float32], got: NDArray[np.float32]) -> float:
     """Of the distributions that two rows of logits stand for, in nats."""
-    log_wanted, log_got = _log_softmax(wanted), _log_softmax(got)
+    log_wanted, log_got = log_softmax(wanted), log_softmax(got)
     return float((np.exp(log_wanted) * (log_wanted - log_got)).sum())
 
 
-def _log_softmax(row: NDArray[np.float32]) -> NDArray[np.float64]:
+def log_softmax(row: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Log probabilities of a row of logits, [vocabulary]."""
     shifted = row.astype(np.float64) - float(row.max())
     return np.asarray(shifted - np.log(np.exp(shifted).sum()))

@@ -10,9 +10,10 @@ held in 32 bits); hicann/docs, atlas_infer_ops_list/ops/RotaryMul.md (fewer than
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
+from export.weight_format import WeightFormat
 from omruntime.errors import ConfigError
 from omruntime.manifest import KVLayout
 
@@ -21,7 +22,7 @@ LEAST_BLOCKS = 2
 _MAX_ELEMENTS = 2**31 - 1
 _COPY_ALIGNMENT_BYTES = 64
 _MAX_ROWS = 999
-_ITEM_BYTES = {"float32": 4, "float16": 2}
+_ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 class PastGather(Enum):
@@ -46,7 +47,8 @@ class Profile:
         targets: The devices' own names, which are what a build is asked for.
         revision: Part of kv_identity; raised when the profile computes other keys or values
             from the same checkpoint.
-        dtype: Of weights, pool and new keys and values, as NumPy names it.
+        dtype: Of pool and new keys and values, as NumPy names it, or `bfloat16`; of weights too
+            unless their format is chosen.
         block_size: Tokens a block unless the spec says otherwise.
         uses_npu_ops: Whether operators of ATC's npu domain may stand in the graph.
         has_slice: Whether Slice runs on the device's AI Core; else constant Gathers stand in.
@@ -77,6 +79,8 @@ CPU = Profile(
     has_slice=True,
     has_gears=False,
 )
+# The host's cores through OpenVINO, computing in bfloat16; asked for by a weight format.
+OPENVINO = replace(CPU, name="openvino", revision="openvino-1", dtype="bfloat16")
 ASCEND310P = Profile(
     name="ascend310p",
     targets=("Ascend310P1", "Ascend310P3", "Ascend310P5", "Ascend310P7"),
@@ -101,20 +105,48 @@ ASCEND310B = Profile(
     has_slice=False,
     has_gears=True,
 )
+# What a target alone chooses.
 PROFILES = (CPU, ASCEND310P, ASCEND310B)
 
 
-def profile_for_target(target: str) -> Profile:
+def profile_for_target(target: str, weights: WeightFormat | None = None) -> Profile:
     """The profile of a device, by the device's own name.
 
+    Args:
+        weights: How to keep the weights; None leaves it to the profile.
+
     Raises:
-        ConfigError: No profile has such a device; the message lists those that there are.
+        ConfigError: No profile has such a device; the message lists those that there are. Or it
+            does not let the weights be chosen.
     """
     for profile in PROFILES:
         if target in profile.targets:
-            return profile
+            return _with_weights(profile, weights)
     known = ", ".join(name for profile in PROFILES for name in profile.targets)
     raise ConfigError(f"target is {target!r}, wanted one of {known}")
+
+
+def profile_named(name: str) -> Profile:
+    """The profile that a manifest names.
+
+    Raises:
+        ConfigError: There is none of this name.
+    """
+    profiles = {profile.name: profile for profile in (*PROFILES, OPENVINO)}
+    if name not in profiles:
+        raise ConfigError(f"profile is {name!r}, wanted one of {', '.join(profiles)}")
+    return profiles[name]
+
+
+def _with_weights(profile: Profile, weights: WeightFormat | None) -> Profile:
+    if weights is None or (profile is CPU and weights is WeightFormat.FLOAT32):
+        return profile
+    if profile is not CPU:
+        raise ConfigError(
+            f"weights is {weights.value}, but {profile.name} keeps them in {profile.dtype} alone; "
+            f"leave it out"
+        )
+    return OPENVINO
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from export.checkpoint import load_model, load_tokenizer, open_checkpoint
@@ -11,8 +12,9 @@ from export.facts import step_shape
 from export.kept_program import open_kept_program
 from export.parity import check_parity, run_reference, tolerance_for
 from export.parity_input import parity_input
-from export.profiles import profile_for_target
+from export.profiles import OPENVINO, profile_named
 from export.spec import ExportSpec
+from export.weight_format import WeightFormat
 from omruntime.errors import BundleError
 from omruntime.manifest import Manifest, ParitySummary
 
@@ -45,10 +47,13 @@ def recheck_bundle(
         progress("loading the weights")
         tokenizer = load_tokenizer(checkpoint)
         model = load_model(checkpoint, spec)
-        profile = profile_for_target(manifest.soc)
+        profile = profile_named(manifest.profile)
         shape = step_shape(model, manifest.kv.block_size, profile)
         table = manifest.bucket_table()
-        given = parity_input(tokenizer, shape, table, manifest.model.max_model_len)
+        given = replace(
+            parity_input(tokenizer, shape, table, manifest.model.max_model_len),
+            weights=WeightFormat(manifest.model.dtype) if profile is OPENVINO else None,
+        )
         progress("running the checkpoint itself")
         reference = run_reference(model, given)
         tolerance = tolerance_for(model, given, reference, allows_overflow=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from export.profiles import CPU, LEAST_BLOCKS, Profile, profile_for_target
+from export.weight_format import WeightFormat
 from omruntime.buckets import Bucket
 from omruntime.errors import ConfigError
 
@@ -35,6 +36,8 @@ class ExportSpec:
             many as can be counted. Must be None where the pool is free.
         max_model_len: Positions to cover; None means the model's own limit, at most 2048.
         buckets: The shape grid; None means `bucket_grids.default_buckets`.
+        weights: How a bundle for the host's cores keeps the weights; None means the profile's
+            own type.
         allow_unproven: Let the parity gate alone decide about an architecture or setting that
             is not in the table of proven ones.
         allow_unused_tensors: Accept checkpoint tensors that the model does not read.
@@ -51,6 +54,7 @@ class ExportSpec:
     max_model_len: int | None = None
     max_num_seqs: int = DEFAULT_MAX_NUM_SEQS
     buckets: tuple[Bucket, ...] | None = None
+    weights: WeightFormat | None = None
     allow_unproven: bool = False
     allow_unused_tensors: bool = False
     allow_clipping: bool = False
@@ -88,7 +92,12 @@ class ExportSpec:
     @property
     def profile(self) -> Profile:
         """How to lower for the target."""
-        return profile_for_target(self.target)
+        return profile_for_target(self.target, self.weights)
+
+    @property
+    def weight_dtype(self) -> str:
+        """What the bundle keeps its matrices in, the profile's default filled in."""
+        return self.weights.value if self.weights else self.profile.dtype
 
     @property
     def tokens_per_block(self) -> int:

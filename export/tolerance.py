@@ -1,9 +1,9 @@
 """How far a graph may be from the checkpoint: by rounding, and by nothing else.
 
 Owns the thresholds of the parity gate. In float32 they follow the size of the checkpoint's own
-logits, as rounding does. In float16 the checkpoint itself is run once more with its weights and
-every module's result rounded to float16 (`rounded_reference.py`): an independent measure of what
-that type costs this checkpoint. A graph rounds in other places, so it may be off by a small
+logits, as rounding does. In 16 bits the checkpoint itself is run once more with its weights and
+every module's result rounded to the same type (`rounded_reference.py`): an independent measure of
+what that type costs this checkpoint. A graph rounds in other places, so it may be off by a small
 multiple of that; a wrong mask, position or head is off by far more.
 """
 
@@ -28,8 +28,9 @@ _LEAST_KV_SCALE = 1e-3
 _HALF_FACTOR = 4.0
 _HALF_MEAN_FACTOR = 2.0
 # Of the largest logit, or of a layer's largest key or value: two units in the last place.
-_HALF_LEAST = 2.0**-9
-# A type that costs more than this of the largest logit does not hold the checkpoint.
+_HALF_LEAST = {"float16": 2.0**-9, "bfloat16": 2.0**-6}
+# A float16 that costs more than this of the largest logit does not hold the checkpoint; bfloat16
+# always costs a few percent, and what that means for answers is measured in `quality.py`.
 _HALF_MOST = 0.05
 
 
@@ -68,12 +69,12 @@ def single_tolerance(reference: TeacherForced) -> Tolerance:
 
 
 def half_tolerance(
-    reference: TeacherForced, rounded: TeacherForced, *, allows_overflow: bool
+    reference: TeacherForced, rounded: TeacherForced, dtype: str, *, allows_overflow: bool
 ) -> Tolerance:
-    """The thresholds in float16.
+    """The thresholds in float16 or bfloat16.
 
     Args:
-        rounded: The same run with weights and results rounded to float16.
+        rounded: The same run with weights and results rounded to that type.
 
     Raises:
         ExportError: float16 changes this checkpoint's answers too much, or they overflow.
@@ -84,19 +85,23 @@ def half_tolerance(
         for position, row in reference.logits.items()
     ]
     expected, mean = max(errors), float(np.mean(errors))
-    if not allows_overflow and not expected <= _HALF_MOST * largest:
+    must_hold = dtype == "float16" and not allows_overflow
+    if must_hold and not expected <= _HALF_MOST * largest:
         raise ExportError(
             f"float16 does not hold this checkpoint: rounding its weights and results changes "
             f"logits by {expected:.3g}, wanted at most {_HALF_MOST:.0%} of the largest, "
             f"{largest:.3g}; build it for another target"
         )
-    least = _HALF_LEAST * largest
+    least = _HALF_LEAST[dtype] * largest
     tolerance = max(least, _HALF_FACTOR * expected)
     return Tolerance(
         logits=tolerance,
         mean_logits=max(least, _HALF_MEAN_FACTOR * mean),
         near_tie=2 * tolerance,
-        kv=tuple(_kv_limit(*pair) for pair in zip(reference.kv, rounded.kv, strict=True)),
+        kv=tuple(
+            _kv_limit(wanted, got, _HALF_LEAST[dtype])
+            for wanted, got in zip(reference.kv, rounded.kv, strict=True)
+        ),
         expected=expected,
         allows_overflow=allows_overflow,
     )
@@ -117,7 +122,7 @@ def largest_logit(reference: TeacherForced) -> float:
     return max(float(np.abs(row).max()) for row in reference.logits.values())
 
 
-def _kv_limit(wanted: Floats, rounded: Floats) -> float:
+def _kv_limit(wanted: Floats, rounded: Floats, relative: float) -> float:
     """For one layer, [2, num_kv_heads, positions, head_dim]."""
-    least = _HALF_LEAST * max(_LEAST_KV_SCALE, float(np.abs(wanted).max()))
+    least = relative * max(_LEAST_KV_SCALE, float(np.abs(wanted).max()))
     return max(least, _HALF_FACTOR * float(np.abs(rounded - wanted).max()))

@@ -14,6 +14,7 @@ from export.emitters import EMITTERS
 from export.graphs import StepGraph
 from export.lower_ascend import lower_ascend
 from export.lower_cpu import lower_cpu
+from export.lower_openvino import Storage, lower_openvino
 from export.step_shape import StepShape, input_specs, output_specs
 from export.translate import Translator
 from omruntime.errors import ExportError
@@ -27,8 +28,13 @@ _BATCH, _TOKENS, _PAST_BLOCKS = 3, 5, 7
 _NUM_BLOCKS = 11
 
 
-def write_step_graph(graph: StepGraph, path: Path, weights_path: Path) -> None:
+def write_step_graph(
+    graph: StepGraph, path: Path, weights_path: Path, storage: Storage | None = None
+) -> None:
     """Trace a step graph and write it as ONNX, its weights in a file of the same folder.
+
+    Args:
+        storage: How the `openvino` profile keeps weights; None for the other profiles.
 
     Raises:
         ExportError: The model uses an operator without translation.
@@ -42,6 +48,8 @@ def write_step_graph(graph: StepGraph, path: Path, weights_path: Path) -> None:
         writer, named = lower_ascend(writer, graph.profile, inputs, named)
     else:
         lower_cpu(writer)
+    if storage is not None:
+        named = lower_openvino(writer, storage, named)
     writer.save(path, weights_path, inputs, named)
 
 

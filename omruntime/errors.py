@@ -8,7 +8,8 @@ stands in `server/status.py`.
     ├── BundleError                    the bundle is damaged, incomplete or made for something else
     ├── ExportError                    a checkpoint cannot be exported as it is
     │   ├── UnprovenModelError         outside the architectures that are proven
-    │   └── ParityError                the graph's numbers differ from the checkpoint's
+    │   ├── ParityError                the graph's numbers differ from the checkpoint's
+    │   └── QualityError               a weight format costs the checkpoint too much
     ├── AtcError                       the ATC compiler failed
     ├── RequestError                   the caller's fault
     │   ├── FieldError                 a field of a request body, by its name
@@ -49,6 +50,10 @@ class UnprovenModelError(ExportError):
 
 class ParityError(ExportError):
     """The exported graph does not reproduce the checkpoint within the stated tolerance."""
+
+
+class QualityError(ExportError):
+    """A weight format changes the checkpoint's answers more than its limits allow."""
 
 
 class AtcError(OmError):

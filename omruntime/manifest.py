@@ -76,7 +76,7 @@ class ModelFacts:
         max_num_seqs: Most rows that a decode step takes.
         eos_token_ids: Ids that end a sequence; empty means only the length limit ends it.
         eos_source: Where the end ids come from, for humans.
-        dtype: Of weights and logits, as NumPy names it.
+        dtype: Of the weights, as NumPy names it, or `bfloat16`, `int8`, `int4`.
     """
 
     name: str

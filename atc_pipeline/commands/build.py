@@ -54,10 +54,8 @@ def _build(options: argparse.Namespace) -> int:
 
 
 def _request(options: argparse.Namespace, kind: BuildKind) -> tuple[BuildRequest, Exporter]:
-    from export.profiles import profile_for_target
-
-    spec, export = _exporter(options)
-    num_parameters = count_parameters(spec)
+    checkpoint, profile_name, export = _exporter(options)
+    num_parameters = count_parameters(checkpoint)
     is_cpu = kind is BuildKind.CPU
     needs = BuildNeeds.of_parameters if is_cpu else BuildNeeds.of_ascend
     record = BuildRecord(
@@ -65,15 +63,16 @@ def _request(options: argparse.Namespace, kind: BuildKind) -> tuple[BuildRequest
         checkpoint_name=_checkpoint_name(options.checkpoint),
         flags=accepting_flags(options),
         source_date=parse_source_date(os.environ),
-        profile=profile_for_target(options.target).name,
+        profile=profile_name,
     )
     output = options.emit if kind is BuildKind.EMIT else options.output
     return BuildRequest(output, record, needs(num_parameters)), export
 
 
-def _exporter(options: argparse.Namespace) -> tuple[Path, Exporter]:
-    """The checkpoint's path, and what exports it."""
+def _exporter(options: argparse.Namespace) -> tuple[Path, str, Exporter]:
+    """The checkpoint's path, the profile's name, and what exports it."""
     from export.spec import DEFAULT_MAX_NUM_SEQS, ExportSpec
+    from export.weight_format import WeightFormat
 
     gears = None if options.buckets is None else read_gears(options.buckets)
     planned_blocks, planned_size = (
@@ -88,6 +87,7 @@ def _exporter(options: argparse.Namespace) -> tuple[Path, Exporter]:
         max_model_len=options.max_model_len,
         max_num_seqs=_or(options.max_num_seqs, DEFAULT_MAX_NUM_SEQS),
         buckets=None if gears is None else gears.buckets,
+        weights=None if options.weights is None else WeightFormat(options.weights),
         allow_unproven=options.allow_unproven,
         allow_unused_tensors=options.allow_unused_tensors,
         allow_clipping=options.allow_fp16_clipping,
@@ -102,7 +102,7 @@ def _exporter(options: argparse.Namespace) -> tuple[Path, Exporter]:
             raise missing_libraries(error) from error
         return export_step_graph(spec, out_dir, progress)
 
-    return spec.path, export
+    return spec.path, spec.profile.name, export
 
 
 def _agreed(flag: str, given: int | None, planned: int | None) -> int | None:

@@ -46,6 +46,7 @@ _USED_BY = {
     "--num-threads": _EXPORTS,
     "--allow-unproven": _EXPORTS,
     "--allow-unused-tensors": _EXPORTS,
+    "--weights": frozenset({BuildKind.CPU}),
     "--num-blocks": _FOR_ATC,
     "--allow-fp16-clipping": _FOR_ATC,
     "--layout": _FOR_ATC,
@@ -80,6 +81,7 @@ _NEEDED = {
 def add_build_parser(commands: Commands, targets: tuple[str, ...]) -> argparse.ArgumentParser:
     """Add the subcommand and its flags; a flag that is not given is None or False."""
     from export.spec import DEFAULT_MAX_MODEL_LEN, DEFAULT_MAX_NUM_SEQS
+    from export.weight_format import WeightFormat
 
     parser = commands.add_parser(
         "build", help="export a checkpoint into a bundle", allow_abbrev=False
@@ -100,6 +102,12 @@ def add_build_parser(commands: Commands, targets: tuple[str, ...]) -> argparse.A
     add("--block-size", type=int, metavar="N", help="tokens per KV block (default: the target's)")
     add("--buckets", type=Path, metavar="FILE", help="shapes that `export-om plan` chose")
     add("--num-threads", type=int, metavar="N", help="threads of the libraries (default: theirs)")
+    add(
+        "--weights",
+        choices=[weights.value for weights in WeightFormat],
+        help="how a bundle for cpu keeps them; all but float32 run on --device openvino "
+        "(default: float32)",
+    )
     add("--allow-unproven", action="store_true", help="let the parity gate alone decide")
     add("--allow-unused-tensors", action="store_true", help="accept tensors the model ignores")
     add_traceback(parser)
@@ -188,7 +196,7 @@ def find_build_kind(options: argparse.Namespace) -> BuildKind:
 def accepting_flags(options: argparse.Namespace) -> tuple[str, ...]:
     """The switches that changed what a build accepts or makes, spelled out."""
     flags = [name for name in _SHAPING_SWITCHES if _is_given(options, name)]
-    for name in ("--layout", "--atc-flag"):
+    for name in ("--layout", "--weights", "--atc-flag"):
         value = getattr(options, _attribute(name))
         words = value if isinstance(value, list) else [value]
         flags += [word for item in words if item is not None for word in (name, item)]
