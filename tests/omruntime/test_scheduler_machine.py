@@ -113,7 +113,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.random = random.Random(seed)
         # From just enough for one sequence to enough for a few.
         num_blocks = -(-MAX_MODEL_LEN // block_size) + 1 + self.random.randrange(5)
-        limits = EngineLimits(
+        self.limits = EngineLimits(
             num_blocks=num_blocks,
             max_num_seqs=self.random.randint(2, 7),
             max_model_len=MAX_MODEL_LEN,
@@ -121,20 +121,27 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_queued_requests=6,
             max_queued_tokens=60,
         )
-        self.kv = SimulatedKV(block_size)
-        self.pool = BlockPool(num_blocks)
-        self.cache: PrefixCache | None = None
-        if cache != "none":
-            digest = sha256_digest if cache == "sha256" else lambda data: sha256_digest(data)[:1]
-            self.cache = PrefixCache(self.pool, block_size, "model", digest)
-        table = make_table(block_size, prefill, max_rows)
+        self.cache_kind, self.table = cache, make_table(block_size, prefill, max_rows)
         self.now = 100.0
-        options = self.options(table, costs)
-        self.scheduler = Scheduler(limits, table, self.pool, self.cache, [EOS], options)
+        self.scheduler_options = self.options(self.table, costs)
+        self.num_requests = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """What a process has when it starts: an empty pool, and nothing in it."""
+        self.kv = SimulatedKV(self.table.block_size)
+        self.pool = BlockPool(self.limits.num_blocks)
+        self.cache: PrefixCache | None = None
+        if self.cache_kind != "none":
+            weak = self.cache_kind == "weak"
+            digest = (lambda data: sha256_digest(data)[:1]) if weak else sha256_digest
+            self.cache = PrefixCache(self.pool, self.table.block_size, "model", digest)
+        self.scheduler = Scheduler(
+            self.limits, self.table, self.pool, self.cache, [EOS], self.scheduler_options
+        )
         self.live: dict[str, Sequence] = {}
         self.answers: dict[str, list[int]] = {}
         self.admitted: set[str] = set()
-        self.num_requests = 0
         self.recent: deque[tuple[str, list[int]]] = deque(maxlen=6)
 
     def options(self, table: BucketTable, costs: str) -> SchedulerOptions:
@@ -210,6 +217,16 @@ class SchedulerMachine(RuleBasedStateMachine):
                 self.abort(min(sharers, key=lambda s: s.arrival), plan)
             else:
                 self.abort(self.random.choice(list(self.live.values())), plan)
+
+    @precondition(lambda self: self.live)
+    @rule()
+    def process_restarts(self) -> None:
+        """All is lost, now and then; some of the callers ask again, by the same ids."""
+        if self.random.random() < 0.15:
+            lost = list(self.live.values())
+            self.begin()
+            for sequence in self.random.sample(lost, len(lost) // 2):
+                self.submit(sequence.request)
 
     def shares_a_block(self, sequence: Sequence) -> bool:
         return any(self.pool.reference_count(b) > 1 for b in sequence.block_table)
@@ -316,15 +333,17 @@ class SchedulerMachine(RuleBasedStateMachine):
             ignore_eos=self.random.random() < 0.5,
             stop_token_ids=(STOP,),
         )
-        request = Request(request_id, tuple(prompt), params, salt, leader_id, self.wishes())
+        self.submit(Request(request_id, tuple(prompt), params, salt, leader_id, self.wishes()))
+        return request_id
+
+    def submit(self, request: Request) -> None:
         try:
-            self.live[request_id] = self.scheduler.add(request, self.now)
-            self.answers[request_id] = []
+            self.live[request.request_id] = self.scheduler.add(request, self.now)
+            self.answers[request.request_id] = []
         except RequestError:
-            assert not 0 < len(prompt) < MAX_MODEL_LEN
+            assert not 0 < len(request.prompt_token_ids) < MAX_MODEL_LEN
         except OverloadedError:
             assert self.scheduler.num_waiting > 0
-        return request_id
 
     def wishes(self) -> Scheduling:
         choose = self.random.choice
