@@ -18,12 +18,20 @@ class ChannelHandler(logging.Handler):
         self._tracebacks = logging.Formatter()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send a record."""
+        """Send a record; one that cannot be formatted goes to standard error, as in any log."""
+        try:
+            line = self._line_of(record)
+        except Exception:
+            self.handleError(record)
+            return
+        with suppress(OSError):
+            self._channel.send(line)
+
+    def _line_of(self, record: logging.LogRecord) -> LogLine:
         traceback = ""
         if record.exc_info:
             traceback = self._tracebacks.formatException(record.exc_info)
-        with suppress(OSError):
-            self._channel.send(LogLine(record.name, record.levelno, record.getMessage(), traceback))
+        return LogLine(record.name, record.levelno, record.getMessage(), traceback)
 
 
 def send_logs(channel: Channel, level: int) -> None:

@@ -25,6 +25,7 @@ from omruntime.scheduling import Scheduling
 from omruntime.sequence import Request
 from omruntime.worker.worker_engine import WorkerEngine
 from tests.omruntime.test_engine import GREEDY
+from tests.omruntime.token_major_toy import write_token_major_toy
 from tests.omruntime.toy_model import toy_answer, write_toy_bundle
 from tests.omruntime.worker.serving import (
     ABORT,
@@ -87,11 +88,11 @@ def test_a_hang_is_ended_by_the_watchdog_and_shows_where(
     """The hang keeps Python's global lock, as a driver's may: nothing in the process runs."""
 
     async def main() -> None:
-        settings = {"step_timeout_s": 3.0, "inject_fault": "hang@2"}
+        settings = {"step_timeout_s": 2.0, "inject_fault": "hang@2"}
         async with serving(toy_bundle, **settings) as (engine, events):
             answer = await ask(engine, "r", 1, tokens=50)
             assert answer.finish_reason is ERROR
-            assert "did not finish a step within step_timeout_s, 3 s" in answer.error
+            assert "did not finish a step within step_timeout_s, 2 s" in answer.error
             await wait_for(events.recovered)
             await require_served(engine)
             assert len(events.errors) == 1
@@ -104,7 +105,7 @@ def test_a_hang_is_ended_by_the_watchdog_and_shows_where(
 
 def test_a_stopped_process_is_noticed_when_it_answers_no_request(toy_bundle: Path) -> None:
     async def main() -> None:
-        async with serving(toy_bundle, step_timeout_s=2.0) as (engine, events):
+        async with serving(toy_bundle, step_timeout_s=1.5) as (engine, events):
             os.kill(device_pid(), signal.SIGSTOP)
             with pytest.raises(NotReadyError, match="step_timeout_s"):
                 await engine.submit(Request("r", (1,), GREEDY))
@@ -133,6 +134,21 @@ def test_a_failed_step_ends_its_requests_alone_then_the_device_is_opened_anew(
             finished = engine.load().num_finished
             assert (finished["error"], finished["length"]) == (1, 2)
             assert "failed in step 3" in events.errors[0]
+
+    asyncio.run(main())
+
+
+def test_a_simulated_chip_is_lost_and_opened_anew(tmp_path: Path) -> None:
+    """The code that drives a card, in a process of its own."""
+    bundle = write_token_major_toy(tmp_path / "bundle")
+
+    async def main() -> None:
+        settings = {"device": "sim:0", "num_blocks": None, "inject_fault": "kill@3"}
+        async with serving(bundle, **settings) as (engine, events):
+            answer = await ask(engine, "r", 1)
+            assert (answer.finish_reason, len(answer.token_ids)) == (ERROR, 2)
+            await wait_for(events.recovered)
+            await require_served(engine)
 
     asyncio.run(main())
 
