@@ -8,13 +8,14 @@ treated one by one because a row fits into a core's cache and 32 rows do not.
 
 from __future__ import annotations
 
-import threading
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from omruntime.row_workspace import workspace
 from omruntime.sampling_params import SamplingParams
 
 Row = NDArray[np.float32]
@@ -110,33 +111,6 @@ def _resolved(params: SamplingParams) -> tuple[float, int, float, float]:
     return temperature, top_k, top_p, min_p
 
 
-class _Workspace(threading.local):
-    """Memory for one row at a time in each thread.
-
-    Arrays of this size would come from the kernel anew for every row, and touching them for the
-    first time costs more than what is computed in them.
-    """
-
-    def __init__(self) -> None:
-        self._floats = np.empty((2, 0), np.float32)
-        self._flags = np.empty(0, np.bool_)
-
-    def floats(self, which: int, length: int) -> Row:
-        """One of two float32 arrays; its content is undefined, and stands until the next row."""
-        if self._floats.shape[1] < length:
-            self._floats = np.empty((2, length), np.float32)
-        return self._floats[which, :length]
-
-    def flags(self, length: int) -> NDArray[np.bool_]:
-        """A bool array, alike."""
-        if len(self._flags) < length:
-            self._flags = np.empty(length, np.bool_)
-        return self._flags[:length]
-
-
-_workspace = _Workspace()
-
-
 class _Weighed(NamedTuple):
     """Unnormalised probabilities, in the thread's workspace, and where the best one is."""
 
@@ -152,7 +126,7 @@ class _Weighed(NamedTuple):
 def _weigh(scores: Row, temperature: float, best_id: int | None = None) -> _Weighed:
     if best_id is None:
         best_id = int(scores.argmax())
-    weights, best = _workspace.floats(0, len(scores)), scores[best_id]
+    weights, best = workspace.floats(0, len(scores)), scores[best_id]
     scale = np.float32(1 / min(temperature, _MAX_TEMPERATURE))
     with np.errstate(over="ignore", under="ignore"):
         if _LEAST_EXPONENT <= best * scale <= _MOST_EXPONENT:
@@ -182,13 +156,13 @@ def _draw(weighed: _Weighed, top_p: float, min_p: float, numbers: Numbers) -> in
 
 def mass_above(weights: Row, choice: int) -> float:
     """The sum of the weights that are better than one; of equal ones the lower index is."""
-    better = _workspace.flags(len(weights))
+    better = workspace.flags(len(weights))
     weight = weights[choice]
     np.greater_equal(weights[:choice], weight, out=better[:choice])
     np.greater(weights[choice:], weight, out=better[choice:])
     if len(weights) <= _FEW or np.count_nonzero(better) <= _FEW:
         return float(weights[np.flatnonzero(better)].sum(dtype=np.float64))
-    chosen = _workspace.floats(1, len(weights))
+    chosen = workspace.floats(1, len(weights))
     np.copyto(chosen, better)
     return float(np.einsum("i,i->", weights, chosen))
 
@@ -240,9 +214,12 @@ class RunningSum:
 
     def __init__(self, weights: Row) -> None:
         self._weights = weights
-        whole = len(weights) // _RUN * _RUN
-        sums = [np.einsum("ij->i", weights[:whole].reshape(-1, _RUN)), [weights[whole:].sum()]]
-        self._ends = np.cumsum(np.concatenate(sums), dtype=np.float64)
+        num_runs = len(weights) // _RUN
+        whole = num_runs * _RUN
+        self._ends = np.empty(num_runs + 1, np.float64)
+        self._ends[:num_runs] = np.einsum("ij->i", weights[:whole].reshape(num_runs, _RUN))
+        self._ends[num_runs] = weights[whole:].sum()
+        self._ends.cumsum(out=self._ends)
         self.total = float(self._ends[-1])
 
     def at(self, share: float) -> int:
@@ -250,12 +227,20 @@ class RunningSum:
         target = share * self.total
         run = _passed(self._ends, target)
         before = self._ends[run - 1] if run > 0 else 0.0
-        within = np.cumsum(self._weights[run * _RUN : (run + 1) * _RUN], dtype=np.float64)
+        within = self._weights[run * _RUN : (run + 1) * _RUN].cumsum(dtype=np.float64)
         return run * _RUN + _passed(within, target - before)
 
 
 def _passed(mass: NDArray[np.float64], target: float) -> int:
     """The first index whose running sum passes the target; never one without weight."""
+    index = int(mass.searchsorted(target, side="right"))
     # Rounding may lift the target to the total or above.
-    last = np.searchsorted(mass, mass[-1], side="left")
-    return int(min(np.searchsorted(mass, target, side="right"), last))
+    return index if index < len(mass) else int(mass.searchsorted(mass[-1], side="left"))
+
+
+def log_total(scores: Row) -> float:
+    """The logarithm of the sum of the exponentials of finite scores, or -inf among them."""
+    best = scores.max()
+    weights = np.subtract(scores, best, out=workspace.floats(0, len(scores)))
+    np.exp(weights, out=weights)
+    return float(best) + math.log(RunningSum(weights).total)

@@ -29,7 +29,7 @@ _CLEARLY_FASTER = 0.8
 
 
 class RowThreads:
-    """Calls a function for each row; the calls must not depend on each other."""
+    """Calls a function for parts of the rows; no row may depend on another."""
 
     def __init__(self, num_threads: int | None = None) -> None:
         """Prepare; no thread is started before it is needed.
@@ -60,24 +60,24 @@ class RowThreads:
 
     def map(
         self,
-        call: Callable[[NDArray[np.float32], Sequence], Result],
+        call: Callable[[NDArray[np.float32], Rows[Sequence]], list[Result]],
         rows: NDArray[np.float32],
         sequences: Rows[Sequence],
     ) -> list[Result]:
-        """The results in order; the first error of a call is raised."""
+        """The results in order; the first error of a call is raised.
+
+        Args:
+            call: Gives one result for each row of its part.
+        """
         count = min(self._num_threads, len(sequences))
         if count < 2 or rows.size < LEAST_NUMBERS:
-            return [call(row, s) for row, s in zip(rows, sequences, strict=True)]
+            return call(rows, sequences)
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="sampler")
         edges = [len(sequences) * i // count for i in range(count + 1)]
-
-        def part(first: int, last: int) -> list[Result]:
-            pairs = zip(rows[first:last], sequences[first:last], strict=True)
-            return [call(row, s) for row, s in pairs]
-
-        others = [self._pool.submit(part, *ends) for ends in pairwise(edges[1:])]
-        results = part(edges[0], edges[1])
+        parts = [(rows[first:last], sequences[first:last]) for first, last in pairwise(edges)]
+        others = [self._pool.submit(call, *part) for part in parts[1:]]
+        results = call(*parts[0])
         for other in others:
             results += other.result()
         return results

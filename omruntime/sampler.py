@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from omruntime.draw import RunningSum, best_k, draw_token
+from omruntime.draw import best_k, draw_token, log_total
 from omruntime.logits import LogitsEditor, Row
 from omruntime.manifest import SamplingDefaults
 from omruntime.row_threads import LEAST_NUMBERS, RowThreads
+from omruntime.row_workspace import workspace
 from omruntime.sampling_params import SamplingParams
 from omruntime.seeds import uniform
 from omruntime.sequence import Request, Sequence
@@ -84,12 +85,18 @@ class Sampler:
             return []
         rows = np.asarray(logits[: len(sequences), : self._vocab_size], dtype=np.float32)
         assert rows.shape == (len(sequences), self._vocab_size), rows.shape
-        return self._threads.map(self._sample_row, rows, sequences)
+        return self._threads.map(self._sample_rows, rows, sequences)
+
+    def _sample_rows(
+        self, rows: NDArray[np.float32], sequences: Rows[Sequence]
+    ) -> list[SampledToken | SamplingFailure]:
+        # One row after the other, so that whatever it needs finds the row in the core's cache.
+        return [self._sample_row(row, s) for row, s in zip(rows, sequences, strict=True)]
 
     def _sample_row(self, row: Row, sequence: Sequence) -> SampledToken | SamplingFailure:
         best_id = int(row.argmax())
         # NaN counts as the largest for argmax, so the best value tells about all of them.
-        if not np.isfinite(row[best_id]):
+        if not math.isfinite(row[best_id]):
             return SamplingFailure(f"the model's logits hold {row[best_id]} as their largest value")
         token_id = self._choose(row, best_id, sequence)
         if token_id is None:
@@ -104,7 +111,9 @@ class Sampler:
     def _choose(self, row: Row, best_id: int, sequence: Sequence) -> int | None:
         params = sequence.params
         if self._editor.changes(sequence):
-            row = row.copy()
+            edited = workspace.floats(2, len(row))
+            np.copyto(edited, row)
+            row = edited
             self._editor.apply(row, sequence)
             best_id = int(row.argmax())
             if not np.isfinite(row[best_id]):
@@ -124,8 +133,7 @@ def token_logprobs(row: Row, token_id: int, k: int) -> TokenLogprobs:
         token_id: The chosen one.
         k: How many of the best to list, best first, equal ones by lower id.
     """
-    best = row.max()
-    shift = float(best) + math.log(RunningSum(np.exp(row - best)).total)
+    shift = log_total(row)
     k = min(k, len(row))
     top: list[tuple[int, float]] = []
     if k > 0:

@@ -41,7 +41,7 @@ ALLOWED_IN_FUNCTIONS = {
 RANKS = (
     {"errors", "block_key", "profiler", "doctor", "element_type"},
     {"om_file"},
-    {"buckets", "settings", "field_types", "owner_process"},
+    {"buckets", "settings", "field_types", "owner_process", "row_workspace"},
     {"manifest", "cost_table", "scheduling"},
     {"sampling_params", "bundle_files", "limits", "cost_file", "switching", "warm_up"},
     {"device", "block_pool", "sequence", "seeds", "draw", "pinned"},

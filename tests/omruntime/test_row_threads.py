@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -15,6 +16,10 @@ from omruntime.sequence import Request, Sequence
 WIDTH = LEAST_NUMBERS // 8
 
 
+def who(rows: NDArray[np.float32], sequences: Iterable[Sequence]) -> list[int]:
+    return [threading.get_ident()] * len(rows)
+
+
 def sequences_of(count: int) -> list[Sequence]:
     return [Sequence.of(Request(f"r{i}", (i,), SamplingParams()), i) for i in range(count)]
 
@@ -24,17 +29,16 @@ def sequences_of(count: int) -> list[Sequence]:
 def test_results_are_in_order(count: int, num_threads: int) -> None:
     rows = np.zeros((count, WIDTH), np.float32)
     rows[:, 0] = range(count)
-    results = RowThreads(num_threads).map(
-        lambda row, sequence: (int(row[0]), sequence.arrival), rows, sequences_of(count)
-    )
+
+    def numbers(rows: NDArray[np.float32], sequences: Iterable[Sequence]) -> list[tuple[int, int]]:
+        return [(int(row[0]), s.arrival) for row, s in zip(rows, sequences, strict=True)]
+
+    results = RowThreads(num_threads).map(numbers, rows, sequences_of(count))
     assert results == [(i, i) for i in range(count)]
 
 
 def test_large_steps_use_two_threads_and_small_ones_none() -> None:
     threads = RowThreads(2)
-
-    def who(row: NDArray[np.float32], sequence: Sequence) -> int:
-        return threading.get_ident()
 
     small = threads.map(who, np.zeros((8, 4), np.float32), sequences_of(8))
     assert set(small) == {threading.get_ident()}
@@ -44,10 +48,10 @@ def test_large_steps_use_two_threads_and_small_ones_none() -> None:
 
 @pytest.mark.parametrize("bad", [0, 7])
 def test_an_error_of_any_thread_is_raised(bad: int) -> None:
-    def fail(row: NDArray[np.float32], sequence: Sequence) -> int:
-        if sequence.arrival == bad:
+    def fail(rows: NDArray[np.float32], sequences: Iterable[Sequence]) -> list[int]:
+        if bad in [s.arrival for s in sequences]:
             raise ValueError("row is bad")
-        return 0
+        return [0] * len(rows)
 
     with pytest.raises(ValueError, match="row is bad"):
         RowThreads(2).map(fail, np.zeros((8, WIDTH), np.float32), sequences_of(8))
@@ -61,5 +65,5 @@ def test_threads_that_do_not_pay_are_left_alone(
     threads, timings = RowThreads(2), iter([shared] * 3 + [alone] * 3)
     threads.calibrate(lambda: next(timings))
     rows = np.zeros((8, WIDTH), np.float32)
-    idents = threads.map(lambda row, sequence: threading.get_ident(), rows, sequences_of(8))
+    idents = threads.map(who, rows, sequences_of(8))
     assert len(set(idents)) == num_threads
