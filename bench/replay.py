@@ -14,7 +14,7 @@ import argparse
 import os
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,12 +44,13 @@ def main() -> int:
     add("--seed", type=int, default=0, help="of lengths and arrivals (default: 0)")
     add("--bundle", type=Path, help="a bundle for the CPU, to run in real time as well")
     add("--live-requests", type=int, default=32, help="in real time, for each run (default: 32)")
+    add("--live-loads", type=float, nargs="+", default=LOADS, metavar="LOAD", help="default: all")
     options = parser.parse_args()
     targets = f"first token in {TARGETS.ttft_s:g} s, {TARGETS.itl_s * 1e3:g} ms between tokens"
     _say(f"goodput: requests that met both targets, {targets} on average")
     wastes = _simulated(planned_machine(options.seed + 1), options.requests, options.seed)
     if options.bundle is not None:
-        _live(options.bundle, options.live_requests, options.seed)
+        _live(options.bundle, options.live_loads, options.live_requests, options.seed)
     waste = wastes[WASTE_LOAD, MEASURED]
     if waste >= MAX_WASTE:
         _say(f"FAILED: planned gears waste {waste:.1%} at {WASTE_LOAD}, wanted {MAX_WASTE:.0%}")
@@ -62,14 +63,20 @@ def _simulated(machine: Machine, count: int, seed: int) -> dict[tuple[float, str
     compared = policies(machine.table, machine.costs, TARGETS)
     most = saturation(trace, machine, compared[MEASURED])
     _say(f"\nsimulated: {machine.name}; {count} requests, saturated at {most:.2f} requests/s")
+    _say(HEADINGS)
 
     def run_of(policy: str) -> Callable[[list[TracedRequest]], Replayed]:
         return lambda arrivals: replay(arrivals, machine, compared[policy])
 
-    return _table({name: run_of(name) for name in compared}, trace, most)
+    runs = {name: run_of(name) for name in compared}
+    return {
+        (load, name): waste
+        for load in LOADS
+        for name, waste in _lines(runs, load, at_rate(trace, load * most)).items()
+    }
 
 
-def _live(bundle: Path, count: int, seed: int) -> None:
+def _live(bundle: Path, loads: Iterable[float], count: int, seed: int) -> None:
     model = Manifest.read(bundle).model
     trace = [_shorter(r) for r in synthetic_trace(count, model.max_model_len, seed)]
     threads = len(os.sched_getaffinity(0))
@@ -80,23 +87,23 @@ def _live(bundle: Path, count: int, seed: int) -> None:
             f"machine before {os.getloadavg()[0]:.1f}; {count} requests, lengths divided by "
             f"{LIVE_DIVISOR}, saturated at {most:.2f} requests/s"
         )
+        _say(HEADINGS)
 
         def run_of(policy: str) -> Callable[[list[TracedRequest]], Replayed]:
             return lambda arrivals: LiveReplay(by_policy[policy], arrivals).run()
 
-        _table({name: run_of(name) for name in by_policy}, trace, most)
+        runs = {name: run_of(name) for name in by_policy}
+        for load in loads:
+            _lines(runs, load, at_rate(trace, load * most))
 
 
-def _table(runs: Runs, trace: list[TracedRequest], most: float) -> dict[tuple[float, str], float]:
-    """Print a line for each load and policy; the waste of each."""
-    _say(HEADINGS)
+def _lines(runs: Runs, load: float, arrivals: list[TracedRequest]) -> dict[str, float]:
+    """Print a line for each policy; the waste of each."""
     wastes = {}
-    for load in LOADS:
-        arrivals = at_rate(trace, load * most)
-        for name, run in runs.items():
-            figures = figures_of(run(arrivals), TARGETS)
-            wastes[load, name] = figures.waste
-            _say(line_of(load, name, figures))
+    for name, run in runs.items():
+        figures = figures_of(run(arrivals), TARGETS)
+        wastes[name] = figures.waste
+        _say(line_of(load, name, figures))
     return wastes
 
 
