@@ -20,8 +20,10 @@ lint: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m bench.run
 
-# Longer runs of what the test suite does at a smaller count.
+# An hour of churn, then longer runs of what the test suite does at a smaller count.
+SOAK_S ?= 3600
 soak: $(VENV)/.installed-dev
+	$(BIN)/python -m bench.soak --seconds $(SOAK_S)
 	SOAK_FACTOR=10 $(BIN)/pytest tests/omruntime/test_scheduler_machine.py
 
 fuzz-om: $(VENV)/.installed-dev

@@ -4,8 +4,8 @@ Requests with lognormal lengths like those of ShareGPT's conversations arrive at
 at 0.5, 0.8, 1.0 and 1.2 of what the machine can serve. The policies differ in nothing but the
 choice of bucket and phase: `smallest covering bucket` takes the bucket of least padded work and
 prefill and decode in turn, `first come first served` decodes only when no prompt is left. First
-on a virtual clock, over gears planned for such traffic; then, with `--bundle`, in real time on
-the CPU, with lengths divided by four.
+on a virtual clock, over gears planned for such traffic, and there with what `deterministic` costs;
+then, with `--bundle`, in real time on the CPU, with lengths divided by four.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from bench.live_replay import LiveReplay, engines, live_saturation
 from bench.planned_gears import planned_machine
 from omruntime.manifest import Manifest
 from omruntime.phase_policy import Targets
+from omruntime.scheduler import SchedulerOptions
 from omruntime.simulate.__main__ import LOADS
 from omruntime.simulate.machine import Machine
 from omruntime.simulate.replay import Replayed, policies, replay, saturation
@@ -29,7 +30,7 @@ from omruntime.simulate.report import HEADINGS, figures_of, line_of
 from omruntime.simulate.trace import TracedRequest, at_rate, synthetic_trace
 
 TARGETS = Targets()
-MEASURED = "measured cost"
+MEASURED, DETERMINISTIC = "measured cost", "measured, deterministic"
 LIVE_DIVISOR = 4
 MAX_WASTE, WASTE_LOAD = 0.15, 0.8
 
@@ -61,6 +62,7 @@ def main() -> int:
 def _simulated(machine: Machine, count: int, seed: int) -> dict[tuple[float, str], float]:
     trace = synthetic_trace(count, machine.limits.max_model_len, seed)
     compared = policies(machine.table, machine.costs, TARGETS)
+    compared[DETERMINISTIC] = SchedulerOptions(machine.costs, TARGETS, deterministic=True)
     most = saturation(trace, machine, compared[MEASURED])
     _say(f"\nsimulated: {machine.name}; {count} requests, saturated at {most:.2f} requests/s")
     _say(HEADINGS)
