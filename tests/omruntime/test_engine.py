@@ -85,6 +85,18 @@ def test_answers_do_not_depend_on_the_schedule(toy_bundle: Path, name: str) -> N
         assert answers[f"r{i}"].token_ids == toy_answer(prompt, 20), i
 
 
+@pytest.mark.parametrize("count", [1, 4, 5, 16, 17])
+def test_arrivals_at_the_edges_of_buckets(toy_bundle: Path, count: int) -> None:
+    """As many rows as a bucket has and one more; prompts that end with a chunk, block, past."""
+    edges = [3, 4, 5, 15, 16, 17, 32, 33, 43]
+    asked = [tuple(range(1, 1 + edges[i % len(edges)])) for i in range(count)]
+    with open_engine(toy_bundle) as engine:
+        for i, prompt in enumerate(asked):
+            engine.add(Request(f"r{i}", prompt, GREEDY))
+        answers = run_to_end(engine)
+    assert [answers[f"r{i}"].token_ids for i in range(count)] == [toy_answer(p, 20) for p in asked]
+
+
 def test_an_equal_prompt_hits_the_prefix_cache_and_answers_alike(toy_bundle: Path) -> None:
     prompt = prompts(10)[9]
     with open_engine(toy_bundle) as engine:
