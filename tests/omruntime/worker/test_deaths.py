@@ -230,6 +230,25 @@ def test_a_death_while_loading_fails_the_start(toy_bundle: Path) -> None:
     engine.stop()
 
 
+def test_a_hang_in_warm_up_fails_the_start(toy_bundle: Path) -> None:
+    engine = WorkerEngine.open(toy_bundle, settings_of(step_timeout_s=1.0))
+
+    def suspend(line: str) -> None:
+        if "warming up 2/" in line:
+            os.kill(device_pid(), signal.SIGSTOP)
+
+    with pytest.raises(DeviceError, match=r"while loading: .* step_timeout_s, 1 s"):
+        engine.start(suspend)
+    engine.stop()
+
+
+def test_stopping_before_the_start_ends_it(toy_bundle: Path) -> None:
+    engine = WorkerEngine.open(toy_bundle, settings_of())
+    engine.stop()
+    with pytest.raises(ShuttingDownError, match="while loading"):
+        engine.start(lambda _line: None)
+
+
 def test_stopping_ends_a_process_that_hangs(toy_bundle: Path) -> None:
     async def main() -> None:
         async with serving(toy_bundle, inject_fault="hang@2") as (engine, events):
@@ -318,29 +337,33 @@ def replace_scheduling(scheduling: Scheduling) -> Request:
 
 
 FRONT = """
-import sys
+import asyncio, sys
 from pathlib import Path
-from tests.omruntime.worker.serving import device_pid, settings_of
-from omruntime.worker.worker_engine import WorkerEngine
+from omruntime.sequence import Request
+from tests.omruntime.worker.serving import LONG, device_pid, serving, wait_for
 
-engine = WorkerEngine.open(Path(sys.argv[1]), settings_of())
-engine.start(lambda line: None)
-print(device_pid(), flush=True)
-sys.stdin.read()
+async def main(bundle, faults):
+    settings = {"inject_fault": faults} if faults else {}
+    async with serving(Path(bundle), **settings) as (engine, events):
+        await engine.submit(Request("r", (1,), LONG))
+        if faults:
+            await wait_for(events.injected)
+        print(device_pid(), flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+asyncio.run(main(*sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("is_stopped", [False, True])
-def test_the_process_ends_with_its_parent(toy_bundle: Path, is_stopped: bool) -> None:
+@pytest.mark.parametrize("faults", ["", "hang@2"])
+def test_the_process_ends_with_its_parent(toy_bundle: Path, faults: str) -> None:
     """Also when it cannot notice anything itself."""
     with subprocess.Popen(
-        [sys.executable, "-c", FRONT, toy_bundle],
+        [sys.executable, "-c", FRONT, toy_bundle, faults],
         cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     ) as front:  # fmt: skip
         assert front.stdout is not None
         device = psutil.Process(int(front.stdout.readline()))
-        if is_stopped:
-            device.suspend()
         front.kill()
         front.wait()
     _, alive = psutil.wait_procs([device], timeout=LIMIT_S)
