@@ -18,6 +18,7 @@ from omruntime.device import Device
 from omruntime.engine import Engine
 from omruntime.errors import ConfigError, NotBuiltInError, RequestError
 from omruntime.outputs import EngineLoad, TokenDelta
+from omruntime.owner_process import OwnerProcess
 from omruntime.profiler import StepProfiler
 from omruntime.sampling_params import SamplingParams
 from omruntime.seeds import seed_of_choice, with_seed
@@ -64,6 +65,7 @@ class LLM:
             BundleError, ConfigError, DeviceError: As `Engine`.
         """
         self._closed = False
+        self._owner = OwnerProcess("this LLM")
         settings = settings or EngineSettings()
         if settings.isolate_device:
             raise ConfigError(
@@ -102,6 +104,7 @@ class LLM:
         """
         if self._closed:
             raise RequestError("the LLM is closed; open another one")
+        self._owner.require()
         requests = list(self._requests([_token_ids(prompt) for prompt in prompts], params))
         for request in requests:
             self._engine.require_fits(request)
@@ -116,10 +119,14 @@ class LLM:
         return self._engine.load()
 
     def close(self) -> None:
-        """Give everything back to the device; a second call does nothing."""
+        """Give everything back to the device; a second call does nothing.
+
+        Nor does one in a forked child.
+        """
         if not self._closed:
             self._closed = True
-            self._engine.close()
+            if self._owner.is_here:
+                self._engine.close()
 
     def __enter__(self) -> LLM:
         return self

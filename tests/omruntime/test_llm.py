@@ -13,6 +13,7 @@ from omruntime.errors import (
     OutOfDeviceMemoryError,
     RequestError,
 )
+from tests.forked_child import said_by_forked_child
 from tests.omruntime.toy_model import toy_answer
 
 GREEDY = SamplingParams(temperature=0, max_new_tokens=8, ignore_eos=True)
@@ -58,6 +59,15 @@ def test_stop_strings_are_refused_as_they_need_text(toy_bundle: Path) -> None:
 def test_a_prompt_that_is_no_token_ids_is_refused(toy_bundle: Path, prompt: list[int]) -> None:
     with LLM(toy_bundle) as llm, pytest.raises(RequestError, match=r"token id"):
         llm.generate([prompt], GREEDY, progress=False)
+
+
+def test_a_forked_child_is_refused_and_the_parent_goes_on(toy_bundle: Path) -> None:
+    """It has none of the device's threads."""
+    with LLM(toy_bundle) as llm:
+        said = said_by_forked_child(lambda: llm.generate([(1,)], GREEDY, progress=False))
+        assert said.startswith("RequestError: this LLM was opened by process")
+        assert said_by_forked_child(llm.close) == "None"
+        assert llm.generate([(1,)], GREEDY, progress=False)[0].token_ids == toy_answer((1,), 8)
 
 
 def test_a_closed_llm_says_so_and_closes_once(toy_bundle: Path) -> None:
