@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from export.architectures import require_length
 from export.bucket_grids import blocks_for, default_buckets, require_cover
+from export.build_warnings import checkpoint_warnings, range_warnings
 from export.checkpoint import Checkpoint, load_model, load_tokenizer, open_checkpoint
 from export.checkpoint_files import file_sha256, find_checkpoint
 from export.facts import kv_identity_inputs, kv_spec, max_model_len, model_facts, step_shape
@@ -55,7 +56,7 @@ from export.result import (
 )
 from export.spec import ExportSpec
 from export.step_shape import StepShape, input_specs, output_specs
-from export.tokenizer_files import named_templates, tokens_beyond, write_tokenizer
+from export.tokenizer_files import write_tokenizer
 from export.trace import write_step_graph
 from omruntime.buckets import Bucket, BucketTable
 from omruntime.errors import ConfigError
@@ -274,35 +275,8 @@ def _result(
         checkpoint_sha256=export.checkpoint.files.sha256(),
         tool_versions={name: importlib.metadata.version(name) for name in _TOOLS},
         parity=report.summary(),
-        warnings=(*_warnings(export), *_range_warnings(ranges, report)),
+        warnings=(
+            *checkpoint_warnings(export.checkpoint, export.facts, export.tokenizer),
+            *range_warnings(ranges, report),
+        ),
     )
-
-
-def _warnings(export: _Export) -> Iterator[str]:
-    if not export.facts.eos_token_ids:
-        yield "the checkpoint names no end token; answers end at their length limit only"
-    elif export.facts.eos_source not in ("generation_config.json", "config.json"):
-        yield f"the end tokens come from {export.facts.eos_source}"
-    if not named_templates(export.tokenizer):
-        yield "the checkpoint has no chat template; chat requests will be refused"
-    beyond = tokens_beyond(export.tokenizer, export.shape.vocab_size)
-    if beyond:
-        yield (
-            f"the tokenizer has tokens that the model has no embedding for, prompts with them "
-            f"will be refused: {', '.join(beyond)}"
-        )
-    if export.checkpoint.files.ignored:
-        yield f"ignored weight files: {', '.join(export.checkpoint.files.ignored)}"
-
-
-def _range_warnings(ranges: RangeReport | None, report: ParityReport) -> Iterator[str]:
-    if ranges is None:
-        return
-    if ranges.overflowing_weights:
-        names = ", ".join(weight.name for weight in ranges.overflowing_weights)
-        yield f"clipped to float16's range: {names}"
-    if ranges.overflowing_activations:
-        yield (
-            f"activations pass float16's range at {next(iter(ranges.overflowing_activations))}; "
-            f"{report.num_overflowed_rows} row(s) of the parity gate were not finite"
-        )

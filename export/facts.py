@@ -175,13 +175,16 @@ def _sampling_defaults(generation_config: Mapping[str, object]) -> SamplingDefau
             raise ConfigError(f"generation_config.json: {key} is {value}, wanted a finite number")
         return float(value)
 
+    top_k = float(number("top_k", ours.top_k))
+    if not top_k.is_integer():
+        raise ConfigError(f"generation_config.json: top_k is {top_k}, wanted a whole number")
     penalty = number("repetition_penalty", ours.repetition_penalty)
     if greedy:
         return SamplingDefaults(temperature=0.0, repetition_penalty=penalty)
     return SamplingDefaults(
         temperature=number("temperature", ours.temperature),
         top_p=number("top_p", ours.top_p),
-        top_k=int(number("top_k", ours.top_k)),
+        top_k=int(top_k),
         min_p=number("min_p", ours.min_p),
         repetition_penalty=penalty,
     )

@@ -63,7 +63,7 @@ def replay_cases(
     """
     table = manifest.bucket_table()
     lengths = [len(case.prompt_ids) + len(case.greedy_ids) for case in cases]
-    runner = PagedRunner(session, _step_shape(manifest), lengths)
+    runner = PagedRunner(session, step_shape_of(manifest), lengths)
     comparison = _Comparison(manifest.parity.tolerance)
     for index, case in enumerate(cases):
         comparison.add(case, 0, _prefill(runner, table, index, case.prompt_ids))
@@ -78,7 +78,8 @@ def replay_cases(
     return comparison.report()
 
 
-def _step_shape(manifest: Manifest) -> StepShape:
+def step_shape_of(manifest: Manifest) -> StepShape:
+    """The sizes of a bundle's step graph."""
     model = manifest.model
     return StepShape(
         num_layers=model.num_layers,

@@ -61,6 +61,14 @@ def test_no_end_token_at_all_builds_with_a_warning(checkpoint: Path, tmp_path: P
     assert any("no end token" in warning for warning in result.warnings)
 
 
+def test_a_length_beyond_the_models_own_builds_with_a_warning(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    edit_json(checkpoint / "config.json", max_position_embeddings=32)
+    result = export_tiny(checkpoint, tmp_path / "out")
+    assert any("made for 32 positions" in warning for warning in result.warnings)
+
+
 def test_an_end_token_that_is_no_id_is_refused(checkpoint: Path) -> None:
     edit_json(checkpoint / "generation_config.json", eos_token_id="</s>")
     with pytest.raises(ConfigError, match=r"eos_token_id in generation_config\.json is '</s>'"):
@@ -103,6 +111,7 @@ def test_a_sampling_default_that_is_no_number_is_refused() -> None:
         ("top_k", -5, "at least -1"),
         ("min_p", 7, "0 to 1"),
         ("repetition_penalty", 0, "above 0"),
+        ("top_k", 20.5, "a whole number"),
         ("top_k", float("inf"), "a finite number"),
         ("temperature", float("nan"), "a finite number"),
         pytest.param("temperature", 10**400, "a finite number", id="beyond-float"),

@@ -1,0 +1,59 @@
+"""What the builder of a bundle should read, though nothing is wrong enough to refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from transformers import PreTrainedTokenizerFast
+
+from export.architectures import position_limit
+from export.checkpoint import Checkpoint
+from export.float16_range import RangeReport
+from export.parity_report import ParityReport
+from export.tokenizer_files import named_templates, tokens_beyond
+from omruntime.manifest import ModelFacts
+
+_DECLARED = ("generation_config.json", "config.json", "the GGUF file")
+
+
+def checkpoint_warnings(
+    checkpoint: Checkpoint, facts: ModelFacts, tokenizer: PreTrainedTokenizerFast
+) -> Iterator[str]:
+    """What the checkpoint leaves open, or what was asked beyond it."""
+    if not facts.eos_token_ids:
+        yield "the checkpoint names no end token; answers end at their length limit only"
+    elif facts.eos_source not in _DECLARED:
+        yield (
+            f"the end tokens are taken from {facts.eos_source}, as the checkpoint's configuration "
+            f"names none; check that answers end where they should"
+        )
+    limit = position_limit(checkpoint.config)
+    if facts.max_model_len > limit:
+        yield (
+            f"max_model_len is {facts.max_model_len}, but the model was made for {limit} "
+            f"positions; answers may lose their sense beyond those"
+        )
+    if not named_templates(tokenizer):
+        yield "the checkpoint has no chat template; chat requests will be refused"
+    beyond = tokens_beyond(tokenizer, facts.vocab_size)
+    if beyond:
+        yield (
+            f"the tokenizer has tokens that the model has no embedding for, prompts with them "
+            f"will be refused: {', '.join(beyond)}"
+        )
+    if checkpoint.files.ignored:
+        yield f"ignored weight files: {', '.join(checkpoint.files.ignored)}"
+
+
+def range_warnings(ranges: RangeReport | None, report: ParityReport) -> Iterator[str]:
+    """What was forced beyond float16's range."""
+    if ranges is None:
+        return
+    if ranges.overflowing_weights:
+        names = ", ".join(weight.name for weight in ranges.overflowing_weights)
+        yield f"clipped to float16's range: {names}"
+    if ranges.overflowing_activations:
+        yield (
+            f"activations pass float16's range at {next(iter(ranges.overflowing_activations))}; "
+            f"{report.num_overflowed_rows} row(s) of the parity gate were not finite"
+        )
