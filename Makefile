@@ -9,8 +9,9 @@ TORCH := torch==2.13.0
 demo: $(VENV)/.installed
 	$(BIN)/python -m demo.demo
 
+# One worker for each core; a file stays in one worker, since its tests share what they set up.
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses auto --dist loadfile
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -19,6 +20,8 @@ lint: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m bench.run
+	$(BIN)/python -m bench.host_overhead
+	$(BIN)/python -m bench.sampling
 
 # An hour of churn, then longer runs of what the test suite does at a smaller count.
 SOAK_S ?= 3600

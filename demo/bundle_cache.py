@@ -14,7 +14,7 @@ from omruntime.bundle_files import check_files
 from omruntime.errors import BundleError
 from omruntime.manifest import Manifest
 
-_SOURCES = ("export", "atc_pipeline")
+_SOURCES = ("export", "atc_pipeline", "omruntime/om_file")
 _CONTRACTS = ("errors", "buckets", "manifest", "bundle_files")
 _TOOLS = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "gguf", "tokenizers")
 
@@ -31,6 +31,9 @@ def ensure_bundle(
 ) -> bool:
     """Build `output` from `checkpoint` with the real command line, unless it is up to date.
 
+    Args:
+        options: More of the command line; without a --target among them it is for the CPU.
+
     Returns:
         Whether it was built now.
 
@@ -42,8 +45,9 @@ def ensure_bundle(
     if _is_whole(output) and stamp.exists() and stamp.read_text() == inputs:
         return False
     stamp.unlink(missing_ok=True)
+    target = () if "--target" in options else ("--target", "cpu")
     command = [*tool_command("atc_pipeline.cli"), "build", str(checkpoint)]
-    code = run([*command, "--output", str(output), "--target", "cpu", *options], log)
+    code = run([*command, "--output", str(output), *target, *options], log)
     if code != 0:
         raise RuntimeError(f"export-om build ended with exit code {code}")
     stamp.write_text(inputs)

@@ -41,10 +41,15 @@ def gemma3_gguf() -> Path:
 @pytest.fixture(scope="session")
 def smollm2_bundle(smollm2_gguf: Path) -> Path:
     """The bundle of SmolLM2 with the default buckets, built by `export-om build`."""
-    with _alone("smollm2") as cache, (cache / "smollm2.log").open("w+") as log:
-        output = cache / "smollm2"
+    return built(smollm2_gguf, "smollm2", ("--name", "SmolLM2-135M-Instruct"))
+
+
+def built(checkpoint: Path, name: str, options: tuple[str, ...]) -> Path:
+    """A bundle that `export-om build` makes once."""
+    with _alone(name) as cache, (cache / f"{name}.log").open("w+") as log:
+        output = cache / name
         try:
-            ensure_bundle(smollm2_gguf, output, ("--name", "SmolLM2-135M-Instruct"), log)
+            ensure_bundle(checkpoint, output, options, log)
         except RuntimeError as error:
             log.seek(0)
             pytest.fail(f"{error}; it said:\n{log.read()}")
