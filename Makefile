@@ -22,6 +22,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m bench.run
 	$(BIN)/python -m bench.host_overhead
 	$(BIN)/python -m bench.sampling
+	$(BIN)/python -m bench.replay
 
 # An hour of churn, then longer runs of what the test suite does at a smaller count.
 SOAK_S ?= 3600
