@@ -41,6 +41,11 @@ class RowThreads:
         self._num_threads = min(cores, MAX_THREADS)
         self._pool: ThreadPoolExecutor | None = None
 
+    @property
+    def num_threads(self) -> int:
+        """Threads that a large step is shared out over."""
+        return self._num_threads
+
     def calibrate(self, timed: Callable[[], float]) -> None:
         """Keep to one thread from now on unless more are clearly faster.
 

@@ -38,6 +38,11 @@ class Sampler:
         self._editor = LogitsEditor(eos_token_ids)
         self._threads = RowThreads()
 
+    @property
+    def num_threads(self) -> int:
+        """Threads that sample a large step; settled by `warm_up`."""
+        return self._threads.num_threads
+
     def warm_up(self) -> None:
         """Go every way once, so that no request pays for first calls."""
         row = np.zeros((1, self._vocab_size), np.float32)
