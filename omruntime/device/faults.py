@@ -1,8 +1,8 @@
 """Fault injection: a device that fails when it is told to, for tests of what follows.
 
-A step is what appends to the KV pool, so warm-up runs do not count; steps and allocations are
-numbered from 1 in each process. Faults are `KIND@NUMBER` or `KIND=VALUE@NUMBER`, with commas
-between them:
+A step is what appends to the KV pool, so warm-up runs do not count; steps, runs of warm-up and
+allocations are numbered from 1 in each process. Faults are `KIND@NUMBER` or `KIND=VALUE@NUMBER`,
+with commas between them:
 
     error@3          step 3 fails with a DeviceError
     slow=2.5@3       step 3 takes 2.5 s more
@@ -12,6 +12,9 @@ between them:
     nan@3            the keys and values that step 3 appends are NaN
     clock=3600@3     from step 3 on the process's clocks are 3600 s ahead (or behind)
     no-memory@2      allocation 2 is refused
+
+With a `w` before the number, as in `kill@w3`, the fault comes with a run of warm-up instead: error,
+slow, hang, kill and exit alone.
 
 After a restart the new device process has none of them, unless the text begins with `always:`.
 """
@@ -62,6 +65,7 @@ class FaultKind(Enum):
     NO_MEMORY = "no-memory"
 
 
+_IN_WARM_UP = {FaultKind.ERROR, FaultKind.SLOW, FaultKind.HANG, FaultKind.KILL, FaultKind.EXIT}
 _WITH_VALUE = {FaultKind.SLOW, FaultKind.EXIT, FaultKind.CLOCK}
 
 
@@ -72,11 +76,13 @@ class Fault:
     Attributes:
         number: Of the step, or of the allocation, from 1.
         value: Seconds or exit code; 0 where the kind has none.
+        in_warm_up: Whether `number` counts runs of warm-up.
     """
 
     kind: FaultKind
     number: int
     value: float = 0.0
+    in_warm_up: bool = False
 
 
 def parse_faults(text: str) -> tuple[Fault, ...]:
@@ -93,7 +99,11 @@ def _parse(text: str) -> Fault:
     name, equals, value = what.partition("=")
     try:
         kind = FaultKind(name)
-        fault = Fault(kind, int(number), float(value) if equals else 0.0)
+        in_warm_up = number.startswith("w")
+        count = int(number.removeprefix("w"))
+        fault = Fault(kind, count, float(value) if equals else 0.0, in_warm_up)
+        if in_warm_up and kind not in _IN_WARM_UP:
+            raise ValueError
         if bool(equals) != (kind in _WITH_VALUE) or not at or fault.number < 1:
             raise ValueError
         if not math.isfinite(fault.value) or (kind is FaultKind.SLOW and fault.value < 0):
@@ -101,7 +111,7 @@ def _parse(text: str) -> Fault:
     except ValueError:
         raise ConfigError(
             f"inject_fault has {text!r}, wanted one of error@N, slow=SECONDS@N, hang@N, kill@N, "
-            f"exit=CODE@N, nan@N, clock=SECONDS@N, no-memory@N with N from 1"
+            f"exit=CODE@N, nan@N, clock=SECONDS@N, no-memory@N with N from 1, or wN in warm-up"
         ) from None
     return fault
 
@@ -114,6 +124,8 @@ class FaultyDevice:
         self._faults = faults
         self._num_steps = 0
         self._num_allocs = 0
+        self._num_warm_up_runs = 0
+        self._has_appended = False
         self._error: DeviceError | None = None
         logger.warning("FAULTS ARE INJECTED into %s: %s", device.name, faults)
 
@@ -172,9 +184,8 @@ class FaultyDevice:
         """See `Device.copy_chunks`; a copy between two buffers is a step's append."""
         if target.buffer is not source.buffer:
             self._num_steps += 1
-            for fault in self._faults:
-                if fault.number == self._num_steps and fault.kind is not FaultKind.NO_MEMORY:
-                    self._inject(fault, source)
+            self._has_appended = True
+            self._inject_all(self._num_steps, source)
         self._device.copy_chunks(target, target_chunks, source, source_chunks, chunk_bytes)
 
     def clear(self, target: DeviceTensor) -> None:
@@ -190,8 +201,12 @@ class FaultyDevice:
         return self._device.load_program(spec, bundle)
 
     def synchronize(self) -> None:
-        """See `Device.synchronize`."""
+        """See `Device.synchronize`; a wait for what appended nothing is a run of warm-up."""
         self._device.synchronize()
+        if not self._has_appended:
+            self._num_warm_up_runs += 1
+            self._inject_all(self._num_warm_up_runs, None)
+        self._has_appended = False
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -204,7 +219,15 @@ class FaultyDevice:
         """See `Device.close`."""
         self._device.close()
 
-    def _inject(self, fault: Fault, new_kv: DeviceTensor) -> None:
+    def _inject_all(self, number: int, new_kv: DeviceTensor | None) -> None:
+        """Inject what is due with a step, or without `new_kv` with a run of warm-up."""
+        for fault in self._faults:
+            if fault.kind is FaultKind.NO_MEMORY or fault.number != number:
+                continue
+            if fault.in_warm_up == (new_kv is None):
+                self._inject(fault, new_kv)
+
+    def _inject(self, fault: Fault, new_kv: DeviceTensor | None) -> None:
         logger.warning("injecting %s", fault)
         match fault.kind:
             case FaultKind.ERROR:
@@ -219,6 +242,7 @@ class FaultyDevice:
             case FaultKind.EXIT:
                 os._exit(int(fault.value))
             case FaultKind.NAN:
+                assert new_kv is not None, "a run of warm-up appends nothing"
                 self._device.copy_in(new_kv, np.full(new_kv.shape, np.nan, new_kv.dtype))
                 self._device.synchronize()
             case FaultKind.CLOCK:

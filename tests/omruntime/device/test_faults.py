@@ -12,7 +12,7 @@ import pytest
 from omruntime.device import open_device
 from omruntime.device.faults import Fault, FaultKind, FaultyDevice, parse_faults, with_faults
 from omruntime.engine import Engine
-from omruntime.errors import ConfigError, OutOfDeviceMemoryError
+from omruntime.errors import ConfigError, DeviceError, OutOfDeviceMemoryError
 from omruntime.outputs import TokenDelta
 from omruntime.sequence import FinishReason, Request
 from omruntime.settings import EngineSettings
@@ -89,6 +89,14 @@ def test_who_shares_spoilt_blocks_fails_with_them(bundle: Path) -> None:
         assert again.token_ids == toy_answer(prompt, 20)
 
 
+def test_a_device_error_in_a_run_of_warm_up(bundle: Path) -> None:
+    with (
+        pytest.raises(DeviceError, match="failed in step 2"),
+        engine_with("error@w2", bundle),
+    ):
+        pass
+
+
 def test_short_memory_at_an_allocation(bundle: Path) -> None:
     with (
         pytest.raises(OutOfDeviceMemoryError, match="refuses allocation 2 "),
@@ -123,10 +131,11 @@ def test_no_faults_no_wrapper() -> None:
 
 
 def test_a_list_of_faults_is_read() -> None:
-    assert parse_faults("always:error@3, slow=2.5@4,no-memory@1") == (
+    assert parse_faults("always:error@3, slow=2.5@4,no-memory@1,kill@w2") == (
         Fault(FaultKind.ERROR, 3),
         Fault(FaultKind.SLOW, 4, 2.5),
         Fault(FaultKind.NO_MEMORY, 1),
+        Fault(FaultKind.KILL, 2, in_warm_up=True),
     )
 
 
@@ -135,7 +144,7 @@ def test_a_list_of_faults_is_read() -> None:
     [
         *("", "error", "error@", "error@0", "error@-1", "error@x", "error=1@2", "slow@2"),
         *("slow=@2", "slow=-1@2", "slow=inf@2", "clock=nan@1", "exit@1", "burn@1", "error@1,"),
-        "kill@1;hang@2",
+        *("kill@1;hang@2", "nan@w1", "kill@w0", "kill@ww1"),
     ],
 )
 def test_what_is_no_list_of_faults_is_refused(text: str) -> None:

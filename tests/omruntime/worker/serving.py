@@ -71,7 +71,7 @@ def watch(engine: WorkerEngine) -> Events:
 @asynccontextmanager
 async def serving(bundle: Path, **settings: Any) -> AsyncIterator[tuple[WorkerEngine, Events]]:
     """A started engine; nothing of it may be left afterwards."""
-    before = set(Path("/proc/self/fd").iterdir())
+    before, children = set(Path("/proc/self/fd").iterdir()), set(psutil.Process().children())
     engine = WorkerEngine.open(bundle, settings_of(**settings))
     events = watch(engine)
     faults, handler = logging.getLogger("omruntime.device.faults"), _Injected(events)
@@ -86,16 +86,17 @@ async def serving(bundle: Path, **settings: Any) -> AsyncIterator[tuple[WorkerEn
     assert (load.num_running, load.num_waiting, load.num_referenced_blocks) == (0, 0, 0)
     assert not len(engine._requests)
     assert set(Path("/proc/self/fd").iterdir()) <= before
-    assert not device_processes()
-
-
-def device_processes() -> list[psutil.Process]:
-    """The device processes of this process, dead ones that nobody waited for included."""
-    return psutil.Process().children()
+    # Also none that ended and that nobody waited for.
+    assert set(psutil.Process().children()) <= children
 
 
 def device_pid() -> int:
-    (process,) = device_processes()
+    """Of the one device process of this process, which may have other children."""
+    (process,) = [
+        child
+        for child in psutil.Process().children()
+        if "omruntime.worker" in " ".join(child.cmdline())
+    ]
     return process.pid
 
 

@@ -219,26 +219,16 @@ def test_short_memory_fails_the_start_by_its_class(toy_bundle: Path) -> None:
 
 
 def test_a_death_while_loading_fails_the_start(toy_bundle: Path) -> None:
-    engine = WorkerEngine.open(toy_bundle, settings_of())
-
-    def kill(line: str) -> None:
-        if "warming up 2/" in line:
-            os.kill(device_pid(), signal.SIGKILL)
-
+    engine = WorkerEngine.open(toy_bundle, settings_of(inject_fault="kill@w2"))
     with pytest.raises(DeviceError, match=r"while loading: .* was killed by signal 9"):
-        engine.start(kill)
+        engine.start(lambda _line: None)
     engine.stop()
 
 
 def test_a_hang_in_warm_up_fails_the_start(toy_bundle: Path) -> None:
-    engine = WorkerEngine.open(toy_bundle, settings_of(step_timeout_s=1.0))
-
-    def suspend(line: str) -> None:
-        if "warming up 2/" in line:
-            os.kill(device_pid(), signal.SIGSTOP)
-
+    engine = WorkerEngine.open(toy_bundle, settings_of(step_timeout_s=1.0, inject_fault="hang@w2"))
     with pytest.raises(DeviceError, match=r"while loading: .* step_timeout_s, 1 s"):
-        engine.start(suspend)
+        engine.start(lambda _line: None)
     engine.stop()
 
 
