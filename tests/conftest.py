@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,10 @@ import pytest
 
 from demo.bundle_cache import ensure_bundle
 from demo.fetch_weights import GEMMA3, SMOLLM2, fetch_weights
+
+# Before torch is loaded: the workers of a test run share the cores, and threads that spin while
+# they wait would take them from each other.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 CACHE = Path(__file__).parents[1] / ".cache" / "test"
 
