@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from atc_pipeline.atc.compile import find_products
+from atc_pipeline.atc.compile import find_products, om_name
 from atc_pipeline.atc.jobs import CompileJob
 from atc_pipeline.resources import mib
 from omruntime.errors import ConfigError
@@ -30,6 +30,8 @@ from omruntime.errors import ConfigError
 # Raise it when the same key would have to stand for other files.
 _KEY_VERSION = 1
 _ENTRY_NAME = "entry.json"
+# What a listing that cannot be used stands for: a file that no entry has.
+_DAMAGED = {_ENTRY_NAME: ""}
 _COPY_BYTES = 1 << 20
 # A dozen builds of a 7B model in float16.
 DEFAULT_MAX_BYTES = 200 << 30
@@ -136,14 +138,14 @@ class CompileCache:
             listed = _read_listing(entry)
             if listed is None:
                 return False
-            if _copy_checked(entry, folder, listed):
+            if om_name(job) in listed and _copy_checked(entry, folder, listed):
                 # The time of last use, which decides what makes room.
                 os.utime(entry / _ENTRY_NAME)
                 return True
         _empty(folder)
         self._note(f"{job.name}.om: the cache entry {entry.name} is damaged; compiling again")
         with self._locked(fcntl.LOCK_EX):
-            shutil.rmtree(entry, ignore_errors=True)
+            _remove(entry)
         return False
 
     def store(self, job: CompileJob, folder: Path) -> None:
@@ -174,7 +176,7 @@ class CompileCache:
                 if total_bytes <= self._max_bytes:
                     break
                 if path != keep:
-                    shutil.rmtree(path)
+                    _remove(path)
                     total_bytes -= sizes[path]
 
     @contextlib.contextmanager
@@ -212,12 +214,16 @@ def _read_listing(entry: Path) -> dict[str, str] | None:
     try:
         listed = json.loads((entry / _ENTRY_NAME).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return {_ENTRY_NAME: ""} if entry.exists() else None
-    except (OSError, ValueError):
-        return {_ENTRY_NAME: ""}
-    if not isinstance(listed, dict) or any(".." in name or name[:1] == "/" for name in listed):
-        return {_ENTRY_NAME: ""}
+        return _DAMAGED if entry.exists() else None
+    except (OSError, ValueError, RecursionError):
+        return _DAMAGED
+    if not isinstance(listed, dict) or not listed or not all(map(_is_inside, listed)):
+        return _DAMAGED
     return {str(name): str(digest) for name, digest in listed.items()}
+
+
+def _is_inside(name: str) -> bool:
+    return ".." not in name and name[:1] != "/" and "\0" not in name
 
 
 def _copy_checked(entry: Path, folder: Path, listed: Mapping[str, str]) -> bool:
@@ -226,7 +232,7 @@ def _copy_checked(entry: Path, folder: Path, listed: Mapping[str, str]) -> bool:
         return all(
             _copy_hashed(entry / name, folder / name) == digest for name, digest in listed.items()
         )
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return False
 
 
@@ -241,6 +247,14 @@ def _copy_hashed(source: Path, target: Path) -> str:
     return digest.hexdigest()
 
 
+def _remove(entry: Path) -> None:
+    """Remove an entry, or whatever lies in its place."""
+    if entry.is_dir() and not entry.is_symlink():
+        shutil.rmtree(entry, ignore_errors=True)
+    else:
+        entry.unlink(missing_ok=True)
+
+
 def _empty(folder: Path) -> None:
     shutil.rmtree(folder)
     folder.mkdir()
@@ -249,9 +263,10 @@ def _empty(folder: Path) -> None:
 def _last_used(entry: Path) -> float:
     try:
         return (entry / _ENTRY_NAME).stat().st_mtime
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return 0.0
 
 
 def _size_bytes(entry: Path) -> int:
-    return sum(path.stat().st_size for path in entry.rglob("*") if path.is_file())
+    files = [entry] if entry.is_file() else entry.rglob("*")
+    return sum(path.stat().st_size for path in files if path.is_file())

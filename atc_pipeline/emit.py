@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from atc_pipeline.atc.jobs import CompileJob, JobSettings, Layout, plan_jobs
 from atc_pipeline.atc.options import build_atc_argv
 from atc_pipeline.building_folder import FolderKind
 from atc_pipeline.bundle import hash_file, product_version
+from atc_pipeline.checksums import SUMS_NAME
 from atc_pipeline.draft import DRAFT_NAME, draft_program, read_draft
 from omruntime.errors import BundleError, ConfigError
 from omruntime.manifest import Manifest
@@ -29,7 +30,6 @@ from omruntime.manifest import Manifest
 EMIT_NAME = "emit.json"
 SCRIPT_NAME = "compile.sh"
 _CONTAINER_SCRIPT_NAME = "compile-in-container.sh"
-_SUMS_NAME = "SHA256SUMS"
 _FORMAT_VERSION = 1
 EMITTED = FolderKind(
     word="emitted folder",
@@ -41,7 +41,7 @@ EMITTED = FolderKind(
             DRAFT_NAME,
             SCRIPT_NAME,
             _CONTAINER_SCRIPT_NAME,
-            _SUMS_NAME,
+            SUMS_NAME,
             "programs",
             "tokenizer",
             "reports",
@@ -82,7 +82,7 @@ def write_emitted(folder: Path, settings: JobSettings, is_simulated: bool) -> Em
     _write(folder / EMIT_NAME, json.dumps(plain, indent=2, sort_keys=True) + "\n")
     sums = {entry.path: entry.sha256 for entry in draft.files}
     sums |= {name: hash_file(folder / name) for name in (EMIT_NAME, DRAFT_NAME)}
-    _write(folder / _SUMS_NAME, "".join(f"{sums[name]}  {name}\n" for name in sorted(sums)))
+    _write(folder / SUMS_NAME, "".join(f"{sums[name]}  {name}\n" for name in sorted(sums)))
     _write(folder / SCRIPT_NAME, compile_script(draft, jobs, is_simulated))
     _write(folder / _CONTAINER_SCRIPT_NAME, _CONTAINER_SCRIPT)
     return Emitted(draft, jobs, is_simulated)
@@ -122,7 +122,7 @@ def require_nothing_compiled(folder: Path) -> None:
         )
 
 
-def compile_script(draft: Manifest, jobs: Iterable[CompileJob], is_simulated: bool) -> str:
+def compile_script(draft: Manifest, jobs: Sequence[CompileJob], is_simulated: bool) -> str:
     """`compile.sh`: plain sh, with every command line written out."""
     calls = [
         f"compile {shlex.quote(job.name)} \\\n"
@@ -133,7 +133,8 @@ def compile_script(draft: Manifest, jobs: Iterable[CompileJob], is_simulated: bo
     label = "SIMULATED: no card runs what this makes.\n# " if is_simulated else ""
     # A line end in the name must not begin a command.
     name = " ".join(draft.model.name.split())
-    head = _SCRIPT_HEAD.format(model=name, soc=draft.soc, label=label, tool=tool)
+    names = " ".join(job.name for job in jobs)
+    head = _SCRIPT_HEAD.format(model=name, soc=draft.soc, label=label, tool=tool, names=names)
     return "\n\n".join([head, *calls, _SCRIPT_TAIL])
 
 
@@ -162,6 +163,15 @@ set -eu
 cd "$(dirname "$0")"
 ATC=${{ATC:-{tool}}}
 wanted=" $* "
+for name in "$@"; do
+  case " {names} " in
+  *" $name "*) ;;
+  *)
+    echo "there is no program $name, wanted some of: {names}" >&2
+    exit 2
+    ;;
+  esac
+done
 
 case $(pwd -P) in
 *[!A-Za-z0-9./_-]*)
@@ -193,6 +203,13 @@ compile() {{
     echo "$name.om: failed with exit code $code" >&2
     exit 4
   fi
+  # What was made, and from what, so that neither damage nor another build's program goes unseen.
+  (
+    cd "programs/$name"
+    sha256sum ../../SHA256SUMS "$name.om" >sums.partial
+    if [ -d weight ]; then find weight -type f | LC_ALL=C sort | xargs sha256sum >>sums.partial; fi
+    mv sums.partial SHA256SUMS
+  )
 }}"""
 _SCRIPT_TAIL = """\
 echo "done; now: export-om build --from-compiled $(pwd -P) --output BUNDLE"

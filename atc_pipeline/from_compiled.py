@@ -12,9 +12,9 @@ from pathlib import Path
 from atc_pipeline.assemble import Assembled, AssemblySettings, assemble, check_om
 from atc_pipeline.atc.compile import find_products, om_name
 from atc_pipeline.atc.jobs import CompileJob
-from atc_pipeline.bundle import hash_file
+from atc_pipeline.checksums import SUMS_NAME, find_changes
 from atc_pipeline.draft import DRAFT_NAME
-from atc_pipeline.emit import SCRIPT_NAME, Emitted, read_emitted
+from atc_pipeline.emit import EMIT_NAME, SCRIPT_NAME, Emitted, read_emitted
 from omruntime.bundle_files import bundle_path, find_file_problems
 from omruntime.errors import BundleError
 
@@ -28,19 +28,25 @@ def require_compiled(folder: Path, progress: Callable[[str], None]) -> Emitted:
     progress("checking the emitted folder")
     emitted = read_emitted(folder)
     problems = find_file_problems(folder, emitted.draft)
-    for entry in emitted.draft.files:
-        path = bundle_path(folder, entry.path)
-        if path.is_file() and hash_file(path) != entry.sha256:
-            problems.append(f"{entry.path}: was changed since it was emitted")
-    missing = [job for job in emitted.jobs if not _om_path(folder, job).is_file()]
-    problems += [
-        f"{_om_path(folder, job).relative_to(folder)}: missing; run sh {SCRIPT_NAME} {job.name}"
-        for job in missing
-    ]
+    emitted_names = tuple(entry.path for entry in emitted.draft.files)
+    problems += find_changes(folder, (DRAFT_NAME, EMIT_NAME, *emitted_names))
+    for job in emitted.jobs:
+        problems += _program_problems(folder, job)
     if problems:
         lines = "".join(f"\n  {problem}" for problem in problems)
         raise BundleError(f"{folder} cannot become a bundle:{lines}")
     return emitted
+
+
+def _program_problems(folder: Path, job: CompileJob) -> list[str]:
+    """What is wrong with one compiled program, made from this folder and nothing else."""
+    programs = Path("programs") / job.name
+    again = f"run sh {SCRIPT_NAME} {job.name}"
+    if not (folder / programs / om_name(job)).is_file():
+        return [f"{programs / om_name(job)}: missing; {again}"]
+    products = find_products(job, folder / programs)
+    changes = find_changes(folder / programs, (f"../../{SUMS_NAME}", *products))
+    return [f"{programs}/{change}; {again}" for change in changes]
 
 
 def bundle_from_compiled(
@@ -76,10 +82,6 @@ def compiled_bytes(source: Path, emitted: Emitted) -> int:
     return sum(entry.size_bytes for entry in emitted.draft.files) + sum(
         path.stat().st_size for path in products
     )
-
-
-def _om_path(folder: Path, job: CompileJob) -> Path:
-    return folder / "programs" / job.name / om_name(job)
 
 
 def _copy(source: Path, target: Path) -> None:

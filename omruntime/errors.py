@@ -24,6 +24,7 @@ stands in `server/status.py`.
     ├── ShuttingDownError              draining; retry elsewhere
     ├── CallError                      a client's call to a server failed
     └── DeviceError                    a driver call failed
+        ├── StillRunningError          a wait was given up, the work goes on
         └── OutOfDeviceMemoryError
 """
 
@@ -126,6 +127,10 @@ class CallError(OmError):
 
 class DeviceError(OmError):
     """A device call failed; the message carries the call, its code and the driver's text."""
+
+
+class StillRunningError(DeviceError):
+    """A wait for the device ended by its time limit; the work goes on."""
 
 
 class OutOfDeviceMemoryError(DeviceError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import shlex
 import sys
@@ -110,6 +111,8 @@ def _build_command(options: argparse.Namespace, plan: Plan) -> str:
     words += ["--layout", request.layout.value, "--buckets", str(options.output)]
     words += ["--max-model-len", str(request.max_model_len)]
     words += ["--max-num-seqs", str(request.max_num_seqs), "--output", "BUNDLE"]
+    if options.separate_weights:
+        words.append("--separate-weights")
     return shlex.join(words)
 
 
@@ -118,6 +121,8 @@ def _request(
 ) -> PlanRequest:
     reserve = options.reserve
     budget = options.build_budget
+    if budget is not None and not math.isfinite(budget):
+        raise ConfigError(f"--build-budget is {budget}, wanted minutes above 0")
     return PlanRequest(
         soc=soc,
         memory_bytes=memory_bytes,

@@ -7,7 +7,6 @@ Source: OpenVINO documentation, "Frontend Extensions", "CPU Device" and "Precisi
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import numpy as np
@@ -22,10 +21,6 @@ from openvino.frontend.onnx import ConversionExtension
 from omruntime.element_type import BFLOAT16
 
 _CPU = "CPU"
-# OpenVINO rounds the inputs of int8 products in groups of whole vectors. Larger groups are faster;
-# beyond this one their kernels fall back to much slower ones.
-_GROUP_STEP = 32
-_MOST_IN_GROUP = 256
 
 
 def new_core() -> ov.Core:
@@ -43,9 +38,9 @@ def has_bfloat16(core: ov.Core) -> bool:
 def compile_step(core: ov.Core, path: Path, precision: str, num_threads: int) -> ov.CompiledModel:
     """Read and compile a step graph, its dimensions symbolic.
 
-    A graph with int8 matrices computes its products over int8 and all else in float32, whatever
-    its cache is: measured against bfloat16 on a CPU that has both in its matrix unit, 2 to 3
-    times as fast at 1 to 32 rows.
+    A graph with int8 matrices computes in float32 whatever its cache is, and the inputs of its
+    products stay as they are: rounded to int8 too, as OpenVINO would by itself, they lose the few
+    very large values that some models put on first tokens.
 
     Args:
         precision: `float32` or `bfloat16`, of all that the graph does not type itself.
@@ -54,33 +49,16 @@ def compile_step(core: ov.Core, path: Path, precision: str, num_threads: int) ->
         RuntimeError: OpenVINO refuses the file.
     """
     model = core.read_model(path)
-    group = _rounding_group(model)
-    is_bfloat16 = precision == BFLOAT16 and group is None
+    has_int8 = any(n.get_type_name() == "MatMul" and _is_int8(n) for n in model.get_ops())
+    is_bfloat16 = precision == BFLOAT16 and not has_int8
     settings = {
         hints.inference_precision(): ov.Type.bf16 if is_bfloat16 else ov.Type.f32,
         hints.performance_mode(): hints.PerformanceMode.LATENCY,
+        hints.dynamic_quantization_group_size(): 0,
         properties.inference_num_threads(): num_threads,
         properties.num_streams(): 1,
     }
-    if group:
-        settings[hints.dynamic_quantization_group_size()] = group
     return core.compile_model(model, _CPU, settings)
-
-
-def _rounding_group(model: ov.Model) -> int | None:
-    """How many inputs of a product share a scale when they are rounded to int8.
-
-    Returns:
-        The largest that suits every product over int8; 0 where none does, so that nothing is
-        rounded; None where the graph has no such product.
-    """
-    products = [n for n in model.get_ops() if n.get_type_name() == "MatMul" and _is_int8(n)]
-    lengths = [n.input(0).get_partial_shape()[-1].get_length() for n in products]
-    if not lengths:
-        return None
-    common = math.gcd(*lengths)
-    fitting = range(_GROUP_STEP, min(common, _MOST_IN_GROUP) + 1, _GROUP_STEP)
-    return max((size for size in fitting if common % size == 0), default=0)
 
 
 def _is_int8(product: ov.Node) -> bool:

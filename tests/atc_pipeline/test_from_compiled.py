@@ -102,6 +102,15 @@ def test_no_export_library_is_needed(compiled: Path, tmp_path: Path) -> None:
     )
 
 
+def sum_again(folder: Path, name: str) -> None:
+    """As if the program had been made so: what is refused then is the program itself."""
+    subprocess.run(
+        ["sh", "-c", "sha256sum ../../SHA256SUMS *.om weight/* >SHA256SUMS"],
+        cwd=folder / "programs" / name,
+        check=True,
+    )
+
+
 def refusal(folder: Path, tmp_path: Path) -> str:
     with pytest.raises(BundleError) as caught:
         take_compiled(folder, tmp_path / "refused")
@@ -118,13 +127,14 @@ def test_emitted_parts_that_changed_are_listed(copy: Path, tmp_path: Path) -> No
     (copy / "tokenizer" / "tokenizer.json").write_bytes(b"[]")
     (copy / "programs" / "step.weights").unlink()
     text = refusal(copy, tmp_path)
-    assert "tokenizer/tokenizer.json: was changed since it was emitted" in text
+    assert "tokenizer/tokenizer.json: changed since SHA256SUMS was written" in text
     assert "programs/step.weights: missing" in text
 
 
 def test_swapped_programs_are_refused(copy: Path, tmp_path: Path) -> None:
     programs = copy / "programs"
     shutil.copyfile(programs / "decode" / "decode.om", programs / "prefill" / "prefill.om")
+    sum_again(copy, "prefill")
     text = refusal(copy, tmp_path)
     assert "prefill.om is not what was asked for" in text
     assert "lacks the gears" in text
@@ -143,6 +153,7 @@ def test_programs_of_other_buckets_are_refused(copy: Path, tmp_path: Path) -> No
     shutil.copyfile(
         other / "programs" / "step" / "step.om", copy / "programs" / "decode" / "decode.om"
     )
+    sum_again(copy, "decode")
     assert "that nobody asked for" in refusal(copy, tmp_path)
 
 
@@ -164,4 +175,38 @@ def test_constants_that_differ_under_one_name_are_refused(copy: Path, tmp_path: 
     data = bytearray(weight.read_bytes())
     data[0] ^= 1
     weight.write_bytes(data)
+    assert f"{weight.name}: changed since SHA256SUMS was written" in refusal(copy, tmp_path)
+    sum_again(copy, "decode")
     assert "for different constants" in refusal(copy, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["draft.json", "emit.json"])
+def test_an_edited_index_is_refused(copy: Path, tmp_path: Path, name: str) -> None:
+    """Its facts would go into the bundle's manifest as they are."""
+    text = (copy / name).read_text()
+    (copy / name).write_text(text.replace("\n", " \n", 1))
+    assert f"{name}: changed since SHA256SUMS was written" in refusal(copy, tmp_path)
+
+
+def test_a_program_with_a_flipped_byte_is_refused(copy: Path, tmp_path: Path) -> None:
+    path = copy / "programs" / "decode" / "decode.om"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    assert "decode.om: changed since SHA256SUMS was written" in refusal(copy, tmp_path)
+
+
+def test_the_programs_of_another_emitted_folder_are_refused(copy: Path, tmp_path: Path) -> None:
+    """Even of the same shapes: nothing in an OM says which checkpoint its constants are from."""
+    (copy / "programs" / "decode" / "SHA256SUMS").write_text(
+        (copy / "programs" / "decode" / "SHA256SUMS").read_text().replace("0", "1", 3)
+    )
+    assert "run sh compile.sh decode" in refusal(copy, tmp_path)
+
+
+def test_an_unknown_program_is_not_compiled(copy: Path) -> None:
+    ran = subprocess.run(
+        ["sh", str(copy / "compile.sh"), "decod"], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 2
+    assert "there is no program decod, wanted some of: " in ran.stderr

@@ -14,6 +14,7 @@ TABLE = {
     errors.ExportError: ("INTERNAL", 500, 3),
     errors.UnprovenModelError: ("INTERNAL", 500, 3),
     errors.ParityError: ("INTERNAL", 500, 3),
+    errors.QualityError: ("INTERNAL", 500, 3),
     errors.AtcError: ("INTERNAL", 500, 4),
     errors.RequestError: ("INVALID_ARGUMENT", 400, 2),
     errors.FieldError: ("INVALID_ARGUMENT", 400, 2),
@@ -27,6 +28,7 @@ TABLE = {
     errors.NotReadyError: ("UNAVAILABLE", 503, 1),
     errors.ShuttingDownError: ("UNAVAILABLE", 503, 1),
     errors.DeviceError: ("INTERNAL", 500, 1),
+    errors.StillRunningError: ("INTERNAL", 500, 1),
     errors.OutOfDeviceMemoryError: ("INTERNAL", 500, 1),
 }
 

@@ -9,7 +9,7 @@ One thread at a time; it may change between calls.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ from omruntime.device.base import (
     MemoryItem,
     Program,
 )
-from omruntime.errors import DeviceError
+from omruntime.errors import DeviceError, StillRunningError
 from omruntime.manifest import ProgramSpec
 
 logger = logging.getLogger(__name__)
@@ -250,6 +250,30 @@ class AscendDevice:
         for bounce in bounces:
             self._memory.unpin(bounce)
 
+    def settle(self) -> Callable[[], None]:
+        """Wait before something is taken away.
+
+        Returns:
+            A step for `run_all` that raises what failed meanwhile, if something did.
+
+        Raises:
+            StillRunningError: Work does not end, so nothing may be taken away.
+        """
+        failure: DeviceError | None = None
+        try:
+            self.synchronize()
+        except StillRunningError:
+            logger.error("nothing is closed name=%s: work is still running", self._name)
+            raise
+        except DeviceError as error:
+            failure = error
+
+        def tell() -> None:
+            if failure is not None:
+                raise failure
+
+        return tell
+
     def memory_info(self) -> MemoryInfo:
         """See `Device.memory_info`."""
         self.enter()
@@ -258,10 +282,18 @@ class AscendDevice:
     def close(self) -> None:
         """See `Device.close`; what fails on the way does not keep the rest from being closed.
 
-        Source: CANN runtime API reference, device management (order of the teardown).
+        Work that does not end keeps everything as it is: to unload a running model or to free
+        its memory is undefined, so the driver does it when the process ends.
+
+        Source: CANN runtime API reference, device management (order of the teardown), stream
+        management (after a timeout the work goes on).
+
+        Raises:
+            DeviceError: Something failed, or work is still running.
         """
+        tell_failure = self.settle()
         unloads = [program.unload for program in self._programs]
-        run_all([self.synchronize, *unloads, self._give_memory_back, self._session.close])
+        run_all([tell_failure, *unloads, self._give_memory_back, self._session.close])
 
     def _give_memory_back(self) -> None:
         run_all(self._memory.closing_steps())

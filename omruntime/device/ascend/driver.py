@@ -7,9 +7,9 @@ import json
 from collections.abc import Mapping
 from importlib.resources import files
 
-from omruntime.device.ascend.acl_constants import OUT_OF_MEMORY, SUCCESS
+from omruntime.device.ascend.acl_constants import OUT_OF_MEMORY, SUCCESS, SYNC_TIMEOUT
 from omruntime.device.ascend.acl_module import AclModule
-from omruntime.errors import DeviceError, OutOfDeviceMemoryError
+from omruntime.errors import DeviceError, OutOfDeviceMemoryError, StillRunningError
 
 
 class Driver:
@@ -32,14 +32,17 @@ class Driver:
 
         Raises:
             OutOfDeviceMemoryError: The code says that device memory is short.
+            StillRunningError: A wait ended by its time limit.
             DeviceError: Any other failure.
 
         Source: CANN runtime API reference, exception handling (aclGetRecentErrMsg).
         """
         if code == SUCCESS:
             return
-        kind = OutOfDeviceMemoryError if code in OUT_OF_MEMORY else DeviceError
-        raise kind(self._message(f"{call} returned {code} ({error_name(code)})"))
+        message = self._message(f"{call} returned {code} ({error_name(code)})")
+        if code in OUT_OF_MEMORY:
+            raise OutOfDeviceMemoryError(message)
+        raise StillRunningError(message) if code in SYNC_TIMEOUT else DeviceError(message)
 
     def require(self, call: str, handle: int) -> int:
         """The handle of a call that answers 0 when it fails.

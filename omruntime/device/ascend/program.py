@@ -102,10 +102,11 @@ class AscendProgram:
         """See `Program.unload`; waits for what is queued."""
         if self._model_id is None:
             return
+        tell_failure = self._device.settle()
         model_id, self._model_id = self._model_id, None
         bindings, self._bindings = self._bindings, {}
         unload = partial(unload_model, self._driver, model_id)
-        steps: list[Callable[[], None]] = [self._device.synchronize, unload]
+        steps: list[Callable[[], None]] = [tell_failure, unload]
         for binding in bindings.values():
             steps += self._closing_steps(binding)
         if self._weight is not None:

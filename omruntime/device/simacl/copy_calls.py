@@ -45,6 +45,7 @@ class _Copy:
 
 def memcpy(state: State, dst: int, dest_max: int, src: int, count: int, kind: int) -> None:
     """See acl.rt.memcpy: at once, and ordered with no stream."""
+    state.refuse_in_callback("rt.memcpy")
     copy = _check(state, "memcpy", (dst, dest_max, src, count, kind))
     if dst == src:
         return
@@ -140,10 +141,10 @@ def _queued(state: State, copy: _Copy, kind: int) -> Task:
         fill_poison(target.content)  # what a program sees that reads before it waits
     host = target.content if target.place is Place.PINNED else data
     is_watched = Place.PINNED in (source.place, target.place)
-    before = zlib.adler32(host.data) if is_watched else 0
+    before = zlib.crc32(host.data) if is_watched else 0
 
     def run() -> None:
-        if is_watched and zlib.adler32(host.data) != before:
+        if is_watched and zlib.crc32(host.data) != before:
             raise UndefinedBehaviourError(
                 f"the host memory of {copy.what} changed before the copy ran; synchronize first"
             )

@@ -179,6 +179,7 @@ def _read_region(state: State, address: int, size: int) -> SimulatedOm:
 
 
 def _load(state: State, om: SimulatedOm, given: _Given) -> int:
+    state.refuse_in_callback("mdl.load")
     context = state.context()
     if om.soc_version and om.soc_version != state.card.soc:
         raise Refusal(

@@ -27,6 +27,7 @@ def create_stream(state: State) -> int:
 
 def create_stream_with_config(state: State, priority: int, flag: int) -> int:
     """See acl.rt.create_stream_with_config."""
+    state.refuse_in_callback("rt.create_stream")
     context = state.context()
     if context.device.num_streams >= state.card.max_streams:
         raise Refusal(Code.RT_NO_STREAM_RESOURCE, f"all {state.card.max_streams} streams are used")

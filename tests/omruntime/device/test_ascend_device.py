@@ -23,7 +23,13 @@ from omruntime.device.ascend.memory import DeviceMemory, reserved_bytes
 from omruntime.device.ascend.weights import load_setter
 from omruntime.device.simacl import Delays, SimulatedCard, Simulation
 from omruntime.engine import Engine
-from omruntime.errors import BundleError, ConfigError, DeviceError, OutOfDeviceMemoryError
+from omruntime.errors import (
+    BundleError,
+    ConfigError,
+    DeviceError,
+    OutOfDeviceMemoryError,
+    StillRunningError,
+)
 from omruntime.manifest import ProgramSpec, TensorSpec
 from omruntime.sequence import Request
 from omruntime.settings import EngineSettings
@@ -109,6 +115,23 @@ def test_a_watchdog_ends_a_wait_that_takes_too_long(tmp_path: Path) -> None:
     device.synchronize()
     device.close()
     assert simulation.leaks == ()
+
+
+def test_nothing_is_taken_from_work_that_does_not_end(tmp_path: Path) -> None:
+    """To unload a running model or to free its memory is undefined; the simulator would raise."""
+    write_twice(tmp_path / "twice.om", (SMALL_GEAR, LARGE_GEAR))
+    simulation = Simulation(delays=Delays(execute_s=60.0, pause=lambda seconds, holds: None))
+    library = AclLibrary(cast("AclModule", simulation.module))
+    setter = simulation.set_external_weight_address
+    device = AscendDevice("sim:0", 0, library, setter, is_simulated=True, timeout_ms=1500)
+    program = device.load_program(TWICE, tmp_path)
+    x, y = (DeviceTensor(device.alloc(64), 0, (2, 1), "float32") for _ in range(2))
+    program.bind(SMALL, {"x": x}, {"y": y})
+    program.run(SMALL)
+    for take_away in (device.synchronize, program.unload, device.close):
+        with pytest.raises(StillRunningError, match="507046"):
+            take_away()
+    assert not simulation.is_finalized
 
 
 def test_acl_ends_with_its_last_device() -> None:

@@ -116,6 +116,8 @@ def test_a_blocking_callback_to_the_waiting_thread_is_caught(rig: Rig) -> None:
     [
         lambda rig: rig.acl.rt.malloc(64, 0),
         lambda rig: rig.acl.rt.malloc_host(64),
+        lambda rig: rig.acl.rt.create_stream(),
+        lambda rig: rig.acl.rt.memcpy(64, 64, 64, 64, H2D),
         lambda rig: rig.acl.rt.synchronize_stream(rig.stream),
         lambda rig: rig.acl.rt.synchronize_device(),
         lambda rig: rig.acl.rt.memcpy_async(64, 64, 64, 64, H2D, rig.stream),
