@@ -16,8 +16,7 @@ class WeightFormat(Enum):
     FLOAT32: as the checkpoint computes in transformers.
     BFLOAT16: rounded to the nearest; the device computes in bfloat16.
     INT8: whole numbers of -127 to 127 and one float32 scale for each output of a product (each
-        token of an embedding). The device computes products over int8, their input rounded in
-        groups, and all else in float32.
+        token of an embedding); the device computes in float32.
     """
 
     FLOAT32 = "float32"

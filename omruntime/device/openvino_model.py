@@ -39,8 +39,8 @@ def compile_step(core: ov.Core, path: Path, precision: str, num_threads: int) ->
     """Read and compile a step graph, its dimensions symbolic.
 
     A graph with int8 matrices computes in float32 whatever its cache is, and the inputs of its
-    products stay as they are: rounded to int8 too, as OpenVINO would by itself, they lose the few
-    very large values that some models put on first tokens.
+    products stay as they are. OpenVINO by itself rounds them to int8 as well, and a single very
+    large one, as models put on some tokens, then takes all the others of its group to 0.
 
     Args:
         precision: `float32` or `bfloat16`, of all that the graph does not type itself.
