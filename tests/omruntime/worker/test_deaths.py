@@ -53,7 +53,9 @@ async def require_served(engine: WorkerEngine) -> None:
 
 def test_a_kill_in_mid_stream_ends_every_stream_once_and_serving_resumes(toy_bundle: Path) -> None:
     async def main() -> None:
-        async with serving(toy_bundle, max_num_seqs=2, inject_fault=HELD) as (engine, events):
+        # Late enough that all four are accepted, and before the first of them ends.
+        held = "slow=1000@40"
+        async with serving(toy_bundle, max_num_seqs=2, inject_fault=held) as (engine, events):
             early = [
                 asyncio.ensure_future(engine.submit(Request(f"r{i}", (i + 1,), LONG)))
                 for i in range(4)
