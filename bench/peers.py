@@ -148,7 +148,8 @@ def main() -> int:
     peers += _genai_peers(options.gguf, num_threads)
     _say(f"{num_threads} threads, load {os.getloadavg()[0]:.1f}")
     bundle = Path(options.bundles[0].partition("@")[0])
-    rounds = list(islice(make_rounds(bundle, options.share), options.rounds))
+    # The first round warms up: a step's first run in a new shape costs several others.
+    rounds = list(islice(make_rounds(bundle, options.share), options.rounds + 1))
     for works in zip(*rounds, strict=True):
         if not options.only or works[0].name in options.only:
             _compare(works, peers)
@@ -165,11 +166,11 @@ def _genai_peers(files: list[Path], num_threads: int) -> list[Peer]:
 
 
 def _compare(works: tuple[SizedWorkload, ...], peers: list[Peer]) -> None:
-    """Print output tokens per second, and each over the first; a round for each of `works`."""
-    work = works[0]
+    """Print output tokens per second, and each over the first; the first of `works` warms up."""
+    work, *measured = works
     for peer in peers:
-        peer.run(_warm_up(work))
-    runs = [[sum(w.num_new_tokens) / peer.run(w) for peer in peers] for w in works]
+        peer.run(work)
+    runs = [[sum(w.num_new_tokens) / peer.run(w) for peer in peers] for w in measured]
     _say(f"\n{work.name}: {work.concurrency} at a time, {len(work.prompts)} requests")
     for index, peer in enumerate(peers):
         ratio = median(run[index] / run[0] for run in runs)
@@ -177,12 +178,6 @@ def _compare(works: tuple[SizedWorkload, ...], peers: list[Peer]) -> None:
         _say(
             f"  {peer.name:<48}{median(r[index] for r in runs):>9.1f} tok/s{ratio:>7.2f}  ({each})"
         )
-
-
-def _warm_up(work: SizedWorkload) -> SizedWorkload:
-    """A warm-up: one short prompt for each row, none of the workload's own."""
-    prompts = tuple(prompt[::-1][:32] for prompt in work.prompts[: work.concurrency])
-    return SizedWorkload(work.name, work.concurrency, prompts, (4,) * len(prompts))
 
 
 def _say(line: str) -> None:
