@@ -93,8 +93,15 @@ async def completion_logprobs(
 
 
 async def _top(entry: TokenLogprobs, text_of: TokenText) -> dict[str, float]:
-    return {await text_of(token_id): logprob for token_id, logprob in entry.top}
+    """By text; of tokens with the same one, as parts of a character have, the best keeps it."""
+    found: dict[str, float] = {}
+    for token_id, logprob in entry.top:
+        text = await text_of(token_id)
+        found[f"token_id:{token_id}" if text in found else text] = logprob
+    return found
 
 
 def _entry(text: str, logprob: float) -> dict[str, object]:
-    return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+    """`bytes` is null where the token is no whole text, so that its bytes are not known here."""
+    known = None if "\ufffd" in text else list(text.encode())
+    return {"token": text, "logprob": logprob, "bytes": known}

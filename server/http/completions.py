@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from omruntime.errors import OmError
 from server.answers import join_deltas
 from server.http.answers import completion_logprobs, finish_reason_of, usage_of
 from server.http.events import event_stream
@@ -61,7 +62,7 @@ class _Call:
 
     async def whole(self) -> dict[str, object]:
         """The whole reply."""
-        answers = await asyncio.gather(*map(self._answers, self._requests))
+        answers = await self._all_answers()
         choices = [
             await self._choice(number, answer, await self._echo(number))
             for number, group in enumerate(answers)
@@ -90,6 +91,15 @@ class _Call:
         if wants_usage:
             found = [usage for number in sorted(usages) for usage in usages[number]]
             yield frame | {"choices": [], "usage": usage_of(found, len(self._prompts))}
+
+    async def _all_answers(self) -> list[tuple[TextDelta, ...]]:
+        """Of every prompt; the first refusal ends the others, since nobody will read them."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._answers(r)) for r in self._requests]
+        except* OmError as errors:
+            raise errors.exceptions[0] from None
+        return [task.result() for task in tasks]
 
     async def _answers(self, request: TextRequest) -> tuple[TextDelta, ...]:
         async with self._gateway.deltas(request) as deltas:

@@ -8,7 +8,7 @@ by name; unknown ones, accepted and logged once, since clients send extras of th
 from __future__ import annotations
 
 import logging
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import (
     BaseModel,
@@ -55,6 +55,8 @@ _NOT_BUILT_IN: dict[str, tuple[Any, ...]] = {
     "verbosity": (None, "medium"),
     "web_search_options": (None,),
 }
+# Names come from clients: beyond so many, further ones go unlogged rather than fill the memory.
+_MAX_LOGGED = 1000
 _logged: set[str] = set()
 
 
@@ -68,7 +70,6 @@ class GenerationBody(BaseModel):
     """What chat and plain completions have in common."""
 
     model_config = ConfigDict(extra="allow")
-    _takes_nothing: ClassVar[frozenset[str]] = frozenset()
 
     model: StrictStr | None = Field(None, description="The served name; left out: that one.")
     max_tokens: StrictInt | None = None
@@ -98,12 +99,17 @@ class GenerationBody(BaseModel):
         for name, value in (self.model_extra or {}).items():
             if name in _NOT_BUILT_IN and value not in _NOT_BUILT_IN[name]:
                 raise FieldError(name, f"{name} is not built in; leave it out")
-            if name not in HARMLESS and name not in _NOT_BUILT_IN and name not in _logged:
-                _logged.add(name)
-                logger.warning("unknown request field has no effect field=%r", name[:64])
+            if name not in HARMLESS and name not in _NOT_BUILT_IN:
+                _log_once(name)
         if self.stream_options is not None and not self.stream:
             raise FieldError("stream_options", "stream_options is set without stream; set stream")
         return self
+
+
+def _log_once(name: str) -> None:
+    if name not in _logged and len(_logged) < _MAX_LOGGED:
+        _logged.add(name)
+        logger.warning("unknown request field has no effect field=%r", name[:64])
 
 
 class TextPart(BaseModel):

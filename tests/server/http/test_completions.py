@@ -12,8 +12,9 @@ import pytest
 
 from omruntime.outputs import TokenDelta
 from omruntime.sequence import FinishReason, Request
+from omruntime.step import TokenLogprobs
 from tests.server.http.serving import MODEL_NAME, TOKENIZER, Serving, serving
-from tests.server.scripted_engine import one_by_one
+from tests.server.scripted_engine import last, one_by_one
 
 
 def repeats_its_prompt(request: Request) -> list[TokenDelta]:
@@ -97,11 +98,18 @@ def test_a_wrong_body_is_refused_by_name(
     assert words in error["message"]
 
 
-def test_one_refused_prompt_ends_the_call_and_leaves_nothing_behind(server: Serving) -> None:
-    response = post(server, prompt=["a", "b" * 600], stream=True)
-    assert response.status_code == 400
-    server.loop.run(server.lifecycle.wait_idle())
-    assert server.engine.live == set()
+def talks_on(_request: Request) -> list[TokenDelta]:
+    return [TokenDelta((i,)) for i in TOKENIZER.encode_text("on and ")]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_one_refused_prompt_ends_the_call_and_leaves_nothing_behind(stream: bool) -> None:
+    """The other prompt's answer would never end by itself."""
+    with serving(talks_on) as server:
+        response = post(server, prompt=["a", "b" * 600], stream=stream)
+        assert response.status_code == 400
+        server.loop.run(server.lifecycle.wait_idle())
+        assert server.engine.live == set()
 
 
 def test_through_the_client(server: Serving) -> None:
@@ -129,3 +137,39 @@ def test_a_wrong_path_or_method(server: Serving, method: str, path: str, status:
     response = httpx.request(method, f"{server.url}{path}")
     assert response.status_code == status
     assert path in response.json()["error"]["message"]
+
+
+def parts_of_a_character(request: Request) -> list[TokenDelta]:
+    """`a`, then the first byte of a character that never comes; each with its alternatives."""
+    assert request.params.logprobs == 3
+    letter, part = TOKENIZER.encode_text("a")[0], TOKENIZER.encode_text("é")
+    top = ((letter, -0.5), (part[0], -1.5), (part[1], -2.5))
+    return [
+        TokenDelta((letter,), (TokenLogprobs(-0.5, top),)),
+        TokenDelta((part[0],), (TokenLogprobs(-1.5, top),)),
+        last(FinishReason.LENGTH),
+    ]
+
+
+def test_logprobs_of_every_token_and_alternative() -> None:
+    """BL-27: also of tokens that are no text by themselves; two of those keep their places."""
+    second = TOKENIZER.encode_text("é")[1]
+    wanted = {"a": -0.5, "\ufffd": -1.5, f"token_id:{second}": -2.5}
+    with serving(parts_of_a_character) as server:
+        (choice,) = post(server, prompt="x", logprobs=3).json()["choices"]
+        assert choice["text"] == "a\ufffd"
+        assert choice["logprobs"] == {
+            "tokens": ["a", "\ufffd"],
+            "token_logprobs": [-0.5, -1.5],
+            "top_logprobs": [wanted, wanted],
+            "text_offset": [0, 1],
+        }
+        body = {"messages": [{"role": "user", "content": "x"}]}
+        body |= {"logprobs": True, "top_logprobs": 3}
+        reply = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=20).json()
+        entries = reply["choices"][0]["logprobs"]["content"]
+        assert [(e["token"], e["logprob"], e["bytes"]) for e in entries] == [
+            ("a", -0.5, [97]),
+            ("\ufffd", -1.5, None),
+        ]
+        assert [len(e["top_logprobs"]) for e in entries] == [3, 3]
