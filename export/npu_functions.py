@@ -122,7 +122,7 @@ class _Expansion:
         wide = helper.make_node("FusedMatMul", [], [], name=node.name, domain=_CONTRIB_DOMAIN)
         wide.attribute.extend(node.attribute)
         wide.input.extend(self._widened(name) for name in node.input)
-        wide.output.append(f"{node.name}/float32")
+        wide.output.append(f"{node.name}/product")
         self._nodes.append(wide)
         self._emit("CastLike", [wide.output[0], node.input[0]], self._output(0))
 

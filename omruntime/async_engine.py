@@ -16,14 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from omruntime.buckets import Bucket
-from omruntime.engine import Engine, EngineOutput
+from omruntime.engine import Engine
 from omruntime.errors import OmError, ShuttingDownError
 from omruntime.limits import EngineLimits, resolve_limits
 from omruntime.manifest import Manifest
 from omruntime.outputs import EngineCounters, EngineLoad
 from omruntime.sequence import FinishReason, Request
 from omruntime.settings import EngineSettings
+from omruntime.step_deltas import EngineOutput
 from omruntime.token_stream import TokenStream, call_soon, deliver, resolve
+from omruntime.warm_up import describe_run
 
 logger = logging.getLogger(__name__)
 
@@ -249,10 +251,7 @@ class AsyncEngine:
     def _report_warm_up(self, number: int, count: int, bucket: Bucket) -> None:
         if self._stopping.is_set():
             raise ShuttingDownError("stopped while warming up")
-        self._progress(
-            f"warming up {number + 1}/{count}: {bucket.phase.value} batch={bucket.batch} "
-            f"tokens={bucket.tokens} past_blocks={bucket.past_blocks}"
-        )
+        self._progress(describe_run(number, count, bucket))
 
     def _advance(self, engine: Engine) -> None:
         """Take the waiting commands, run one step, hand out what is new."""

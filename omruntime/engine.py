@@ -22,13 +22,19 @@ from omruntime.cost_file import CostFile, CostKey
 from omruntime.cost_table import CostTable
 from omruntime.device import Device, MemoryItem, open_device
 from omruntime.device.faults import with_faults
-from omruntime.errors import BundleError, DeviceError, NotBuiltInError, RequestError
+from omruntime.errors import (
+    BundleError,
+    DeviceError,
+    NotBuiltInError,
+    RequestError,
+    StillRunningError,
+)
 from omruntime.executor import GraphExecutor, io_bytes, step_programs
 from omruntime.kv_cache import KVCache, kv_bytes_per_block
 from omruntime.limits import EngineLimits, resolve_limits
 from omruntime.manifest import Manifest
 from omruntime.memory_budget import KV_POOL, MemoryBudget
-from omruntime.outputs import EngineCounters, EngineLoad, RequestTimings, TokenDelta
+from omruntime.outputs import EngineCounters, EngineLoad
 from omruntime.phase_policy import Targets
 from omruntime.prefix_cache import PrefixCache, PrefixCacheCounters
 from omruntime.profiler import StepProfiler
@@ -36,16 +42,11 @@ from omruntime.sampler import Sampler
 from omruntime.scheduler import Scheduler, SchedulerOptions
 from omruntime.sequence import FinishReason, Request, Sequence
 from omruntime.settings import EngineSettings
-from omruntime.step import SampledToken, SamplingFailure, StepPlan
-from omruntime.token_stream import merge
+from omruntime.step import SamplingFailure, StepPlan
+from omruntime.step_deltas import EngineOutput, Sampled, StepDeltas
 from omruntime.warm_up import runs_within, warm_up
 
 logger = logging.getLogger(__name__)
-
-Sampled = SampledToken | SamplingFailure | None
-
-EngineOutput = tuple[str, TokenDelta]
-"""A request id and what is new for it."""
 
 
 class Engine:
@@ -101,7 +102,9 @@ class Engine:
         self._check_every = settings.check_invariants_every
         self._num_steps = self._num_computed_tokens = self._num_step_places = 0
         self._device_error: str | None = None
-        self._num_finished = {reason.value: 0 for reason in FinishReason}
+        self._deltas = StepDeltas()
+        # Why nothing may touch the device any more; None while all is well.
+        self._stuck: str | None = None
 
     @staticmethod
     def open(bundle: Path, settings: EngineSettings) -> Engine:
@@ -135,7 +138,10 @@ class Engine:
 
         Raises:
             RequestError: It can never run; the message says why, with the limit.
+            DeviceError: The device is stuck, so nothing can run.
         """
+        if self._stuck is not None:
+            raise DeviceError(f"{self._stuck}; restart the server")
         if request.adapter is not None:
             raise NotBuiltInError(
                 f"adapter {request.adapter.name!r} was asked for; running adapters is not built in"
@@ -170,7 +176,7 @@ class Engine:
     ) -> EngineOutput | None:
         """End a request now and free its blocks; None when no such request is live."""
         sequence = self._scheduler.abort(request_id, reason)
-        return None if sequence is None else (request_id, self._last_delta(sequence))
+        return None if sequence is None else self._deltas.last(sequence)
 
     def abort_all(self) -> list[EngineOutput]:
         """End every live request now."""
@@ -198,7 +204,7 @@ class Engine:
         """
         now = time.monotonic()
         ended = self._check_sometimes() + self._scheduler.expire(now)
-        outputs = [(s.request_id, self._last_delta(s, s.finish_detail)) for s in ended]
+        outputs = [self._deltas.last(s, s.finish_detail) for s in ended]
         with self.profiler.part("schedule"):
             plan = self._scheduler.schedule(now)
         if plan is None:
@@ -219,13 +225,23 @@ class Engine:
             logger.exception("a step failed")
             self._device_error = f"a step failed: {error}"
             failed = self._scheduler.fail(plan)
-            return [(s.request_id, self._last_delta(s, self._device_error)) for s in failed]
+            outputs = [self._deltas.last(s, self._device_error) for s in failed]
+            if isinstance(error, StillRunningError):
+                outputs += self._give_up(str(error))
+            return outputs
         spoilt = _blocks_of_failures(plan, sampled)
         with self.profiler.part("update"):
             self._scheduler.update(plan, sampled)
             if spoilt:
                 self._scrub(spoilt)
-            return self._deltas(plan, sampled)
+            return self._deltas.of_step(plan, sampled)
+
+    def _give_up(self, text: str) -> list[EngineOutput]:
+        """End everything: what the device works on may be any block or buffer of ours."""
+        self._stuck = self._device_error = f"the device does not end a step: {text}"
+        ids = self._scheduler.live_request_ids()
+        ended = [self._scheduler.abort(request_id, FinishReason.ERROR) for request_id in ids]
+        return [self._deltas.last(s, self._stuck) for s in ended if s is not None]
 
     def _scrub(self, block_ids: set[int]) -> None:
         """Let nobody read what may hold values that are no numbers.
@@ -260,7 +276,7 @@ class Engine:
             num_total_blocks=self.limits.num_blocks - 1,
             num_preemptions=scheduler.num_preemptions,
             num_prefix_hit_tokens=scheduler.num_prefix_hit_tokens,
-            num_finished=dict(self._num_finished),
+            num_finished=dict(self._deltas.num_finished),
         )
 
     def counters(self) -> EngineCounters:
@@ -295,7 +311,10 @@ class Engine:
         return []
 
     def close(self) -> None:
-        """Give everything back to the device and end it."""
+        """Give everything back to the device and end it; one that is stuck is left as it is."""
+        if self._stuck is not None:
+            logger.error("the device is not closed: %s", self._stuck)
+            return
         if self._costs.is_complete:
             self._cost_file.save(self._costs)
         self._executor.close()
@@ -317,39 +336,6 @@ class Engine:
         for i, token in zip(indices, tokens, strict=True):
             sampled[i] = token
         return sampled
-
-    def _deltas(self, plan: StepPlan, sampled: list[Sampled]) -> list[EngineOutput]:
-        now = time.monotonic()
-        outputs: list[EngineOutput] = []
-        for row, token in zip(plan.rows, sampled, strict=True):
-            sequence = row.sequence
-            if isinstance(token, SampledToken):
-                if sequence.first_token_at is None:
-                    sequence.first_token_at = now
-                outputs.append((sequence.request_id, self._token_delta(sequence, token)))
-            elif isinstance(token, SamplingFailure):
-                outputs.append((sequence.request_id, self._last_delta(sequence, token.reason)))
-        return outputs
-
-    def _token_delta(self, sequence: Sequence, token: SampledToken) -> TokenDelta:
-        logprobs = () if token.logprobs is None else (token.logprobs,)
-        delta = TokenDelta((token.token_id,), logprobs)
-        if sequence.finish_reason is None:
-            return delta
-        return merge(delta, self._last_delta(sequence))
-
-    def _last_delta(self, sequence: Sequence, error: str = "") -> TokenDelta:
-        """The delta that ends a finished sequence, without tokens."""
-        reason = sequence.finish_reason
-        assert reason is not None, f"{sequence.request_id} has not finished"
-        self._num_finished[reason.value] += 1
-        return TokenDelta(
-            (),
-            finish_reason=reason,
-            error=error,
-            num_cached_tokens=sequence.num_cached_tokens,
-            timings=_timings(sequence, time.monotonic()),
-        )
 
 
 def _blocks_of_failures(plan: StepPlan, sampled: list[Sampled]) -> set[int]:
@@ -392,14 +378,3 @@ def _mark_scheduled(plan: StepPlan, now: float) -> None:
     for row in plan.rows:
         if row.sequence.scheduled_at is None:
             row.sequence.scheduled_at = now
-
-
-def _timings(sequence: Sequence, now: float) -> RequestTimings:
-    """Durations up to now; parts that were never reached take no time."""
-    scheduled_at = now if sequence.scheduled_at is None else sequence.scheduled_at
-    first_token_at = now if sequence.first_token_at is None else sequence.first_token_at
-    return RequestTimings(
-        queue_s=scheduled_at - sequence.submitted_at,
-        prefill_s=first_token_at - scheduled_at,
-        decode_s=now - first_token_at,
-    )

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from omruntime.buckets import Bucket
 from omruntime.device.base import Device, DeviceBuffer, DeviceTensor, Program
 from omruntime.element_type import item_bytes
-from omruntime.errors import DeviceError
+from omruntime.errors import DeviceError, StillRunningError
 from omruntime.input_arena import InputArena, arena_bytes
 from omruntime.inputs import HostInputs, map_slots, pack_inputs
 from omruntime.kv_cache import KVCache
@@ -74,6 +74,7 @@ class GraphExecutor:
 
         Raises:
             DeviceError: A device call failed; what the rows wrote is undefined.
+            StillRunningError: And the device goes on with it, so it can take no other step.
         """
         try:
             return self._run(plan, self._steps[plan.bucket])
@@ -98,9 +99,15 @@ class GraphExecutor:
         return logits.astype(np.float32, copy=False)
 
     def _drain(self) -> None:
-        """Let what a failed step queued end, so that the next one finds nothing in flight."""
+        """Let what a failed step queued end, so that the next one finds nothing in flight.
+
+        Raises:
+            StillRunningError: It does not end.
+        """
         try:
             self._device.synchronize()
+        except StillRunningError:
+            raise
         except DeviceError as error:
             logger.warning("after a failed step: %s", error)
 

@@ -49,6 +49,14 @@ def warm_up(
     return num_measured > 0
 
 
+def describe_run(number: int, count: int, bucket: Bucket) -> str:
+    """One line for humans on a run that begins; the arguments are those of `Progress`."""
+    return (
+        f"warming up {number + 1}/{count}: {bucket.phase.value} batch={bucket.batch} "
+        f"tokens={bucket.tokens} past_blocks={bucket.past_blocks}"
+    )
+
+
 def runs_within(buckets: Sequence[Bucket], costs: CostTable, budget_s: float) -> tuple[Bucket, ...]:
     """The buckets that a short warm-up runs, in the given order.
 

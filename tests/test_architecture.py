@@ -53,6 +53,7 @@ RANKS = (
     {"lifecycle"},
     {"entrance"},
     {"scheduler", "executor", "token_stream"},
+    {"step_deltas"},
     {"engine"},
     {"async_engine", "llm", "simulate", "worker"},
 )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable
 
-from omruntime.engine import Engine, EngineOutput
+from omruntime.engine import Engine
 from omruntime.errors import OmError
 from omruntime.outputs import TokenDelta
+from omruntime.step_deltas import EngineOutput
 from omruntime.worker.messages import (
     Answer,
     Cancel,

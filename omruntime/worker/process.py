@@ -20,6 +20,7 @@ from omruntime.device.faults import ALWAYS
 from omruntime.engine import Engine
 from omruntime.errors import BundleError, OmError, ShuttingDownError
 from omruntime.settings import EngineSettings
+from omruntime.warm_up import describe_run
 from omruntime.worker.channel import Channel
 from omruntime.worker.engine_loop import EngineLoop
 from omruntime.worker.isolation import end_with_parent, ignore_stop_signals
@@ -123,11 +124,7 @@ class DeviceProcess:
     def _report_warm_up(self, number: int, count: int, bucket: Bucket) -> None:
         if self._stopping.is_set():
             raise ShuttingDownError("stopped while warming up")
-        line = (
-            f"warming up {number + 1}/{count}: {bucket.phase.value} batch={bucket.batch} "
-            f"tokens={bucket.tokens} past_blocks={bucket.past_blocks}"
-        )
-        self._channel.send(Progress(line, runs=True))
+        self._channel.send(Progress(describe_run(number, count, bucket), runs=True))
 
     def _receive(self) -> None:
         while (message := self._channel.receive()) is not None:

@@ -8,14 +8,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from numpy.typing import NDArray
 
 from omruntime.buckets import Bucket
-from omruntime.device import Program
+from omruntime.device import DeviceTensor, Program
 from omruntime.device.cpu import CpuDevice
 from omruntime.engine import Engine
-from omruntime.errors import BundleError, DeviceError, NotBuiltInError, PromptTooLongError
+from omruntime.errors import (
+    BundleError,
+    DeviceError,
+    NotBuiltInError,
+    PromptTooLongError,
+    StillRunningError,
+)
 from omruntime.manifest import ProgramSpec
 from omruntime.outputs import TokenDelta
 from omruntime.sampling_params import SamplingParams
@@ -219,6 +227,47 @@ def test_a_failed_step_ends_its_requests_alone(toy_bundle: Path) -> None:
     assert "507011" in failed.error
     assert toy_answer(first, 20)[-len(answers["first"].token_ids) :] == answers["first"].token_ids
     assert answers["first"].finish_reason is FinishReason.LENGTH
+
+
+class StuckDevice(CpuDevice):
+    """Does not end the step of one run, nor anything after it.
+
+    Attributes:
+        num_calls: What was asked of it since.
+    """
+
+    def __init__(self, stuck_run: int) -> None:
+        super().__init__(1)
+        self.stuck_run = stuck_run
+        self.num_runs = 0
+        self.num_calls = 0
+
+    def copy_in(self, target: DeviceTensor, source: NDArray[Any]) -> None:
+        self.num_calls += self.num_runs >= self.stuck_run
+        self.num_runs += 1
+        super().copy_in(target, source)
+
+    def synchronize(self) -> None:
+        if self.num_runs >= self.stuck_run:
+            raise StillRunningError("code 507046")
+
+
+def test_nothing_is_asked_of_a_device_that_does_not_end_a_step(toy_bundle: Path) -> None:
+    """Its memory is in use for ever: all requests end, further ones are refused."""
+    device = StuckDevice(stuck_run=3)
+    engine = Engine(device, toy_bundle, EngineSettings(num_blocks=40, max_num_seqs=1))
+    for request_id in ("running", "waiting"):
+        engine.add(Request(request_id, (3, 4), GREEDY))
+    answers = run_to_end(engine)
+    assert {a.finish_reason for a in answers.values()} == {FinishReason.ERROR}
+    assert all("507046" in answer.error for answer in answers.values())
+    assert "does not end" in (engine.take_device_error() or "")
+    with pytest.raises(DeviceError, match=r"507046.*restart the server"):
+        engine.add(Request("late", (3, 4), GREEDY))
+    assert engine.step() == []
+    engine.check()
+    engine.close()
+    assert device.num_calls == 0
 
 
 def test_after_a_failed_step_the_prefix_cache_gives_nothing_wrong(toy_bundle: Path) -> None:

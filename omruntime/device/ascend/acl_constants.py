@@ -14,7 +14,6 @@ REPEAT_INITIALIZE = 100002
 OUT_OF_MEMORY = (207001, 207018, 245000)
 # A wait ended by its time limit, and the work goes on: stream, event, device.
 SYNC_TIMEOUT = (507046, 507047)
-STREAM_SYNC_TIMEOUT = 507046
 
 # Base addresses of allocations, and both sides of asynchronous copies.
 ALIGNMENT = 64

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from omruntime.device.ascend.acl_constants import STREAM_SYNC_TIMEOUT
+from omruntime.device.ascend.acl_constants import SYNC_TIMEOUT
 from omruntime.device.ascend.driver import Driver
 from omruntime.device.ascend.library import AclLibrary
 from omruntime.errors import DeviceError
@@ -83,7 +83,7 @@ class DeviceSession:
             self._driver.check("acl.rt.synchronize_stream", code)
             return
         code = self._acl.rt.synchronize_stream_with_timeout(self.stream, self._timeout_ms)
-        if code == STREAM_SYNC_TIMEOUT:
+        if code in SYNC_TIMEOUT:
             logger.error("%s: work is not done after %s ms", self._driver.device_name,
                          self._timeout_ms)  # fmt: skip
         self._driver.check("acl.rt.synchronize_stream_with_timeout", code)
