@@ -45,7 +45,7 @@ def expand_npu_ops(model: onnx.ModelProto) -> onnx.ModelProto:
     constants: dict[str, TensorProto] = {}
     nodes: list[NodeProto] = []
     for node in model.graph.node:
-        if node.domain == NPU_DOMAIN or _transposes(node):
+        if node.domain == NPU_DOMAIN or _has_transposes(node):
             nodes.extend(_Expansion(node, opset, constants).nodes())
         else:
             nodes.append(node)
@@ -64,8 +64,9 @@ def expand_npu_ops(model: onnx.ModelProto) -> onnx.ModelProto:
     return expanded
 
 
-def _transposes(node: NodeProto) -> bool:
-    names = {a.name for a in node.attribute if a.i}
+def _has_transposes(node: NodeProto) -> bool:
+    """Also where they are 0: ONNX Runtime's MatMul does not know the attributes at all."""
+    names = {a.name for a in node.attribute}
     return node.op_type == "MatMul" and bool(_TRANSPOSING & names)
 
 
