@@ -19,9 +19,10 @@ import omruntime.block_pool
 
 PACKAGE = Path(omruntime.block_pool.__file__).parent
 MACHINE = Path(__file__).with_name("test_scheduler_machine.py")
-# No shrinking: that it fails is all that counts.
+# No shrinking: that it fails is all that counts. Many examples cost nothing, as the first failure
+# ends a case; which ones come depends on the modules that are loaded, so a few are not enough.
 SETTINGS = settings(
-    max_examples=400,
+    max_examples=4000,
     stateful_step_count=50,
     phases=[Phase.generate],
     derandomize=True,
