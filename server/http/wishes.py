@@ -16,6 +16,8 @@ COMPLETION_MAX_TOKENS = 16
 # Each prompt of a list is a request of its own, so one body could otherwise fill the queue.
 MAX_PROMPTS = 128
 
+# Parts of a message that a template would have to show.
+_NOT_BUILT_IN = ("tool_calls", "function_call", "audio")
 _TOKEN_ID = re.compile(r"[0-9]{1,10}")
 _PLAIN = (
     "temperature",
@@ -88,8 +90,12 @@ def messages_of(body: ChatBody) -> tuple[ChatMessage, ...]:
 
 def _message(number: int, message: Message) -> ChatMessage:
     where = f"messages[{number}]"
-    if (message.model_extra or {}).get("tool_calls") or message.role in ("tool", "function"):
-        raise FieldError("messages", f"{where}: tool calls are not built in")
+    extras = message.model_extra or {}
+    for name in _NOT_BUILT_IN:
+        if extras.get(name):
+            raise FieldError("messages", f"{where}: {name} is not built in")
+    if message.role in ("tool", "function"):
+        raise FieldError("messages", f"{where}: the role {message.role} is not built in")
     if message.content is None:
         raise FieldError("messages", f"{where} has no content; set it")
     if isinstance(message.content, str):
