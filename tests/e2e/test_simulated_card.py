@@ -49,8 +49,14 @@ def bundle(smollm2_gguf: Path) -> Path:
     return built(smollm2_gguf, "smollm2-sim", options)
 
 
-# Two float16 sums in another order differ by about this much; see the report of the parity gate.
-NEAR_TIE = 0.01
+def near_tie(bundle: Path) -> float:
+    """What rounding cost a logit of this graph, as the parity gate measured it on this machine.
+
+    Rows that are computed in other company are added up in another order, so two logits that are
+    closer than this may change places.
+    """
+    report = json.loads((bundle / "reports" / "parity.json").read_text())
+    return float(report["max_abs_logits_diff"])
 
 
 @pytest.mark.timeout(900)
@@ -76,13 +82,14 @@ def test_sixteen_answers_equal_the_float16_graph_under_preemption(
     log = child.log.read_text()
     assert "SIMULAT" in log
     assert "leak" not in log
+    tie = near_tie(bundle)
     references = float16_answers(bundle, token_ids, NUM_NEW_TOKENS)
     for answer, reference in zip(answers, references, strict=True):
         for got, wanted, gap in zip(
             answer.token_ids, reference.token_ids, reference.gaps, strict=True
         ):
             if got != wanted:
-                assert gap < NEAR_TIE, (answer.token_ids, reference)
+                assert gap < tie, (answer.token_ids, reference)
                 break
 
 
