@@ -80,13 +80,18 @@ class Admission:
         num_prompt_tokens = len(request.prompt_token_ids)
         if num_prompt_tokens == 0:
             raise RequestError("prompt has no tokens, wanted at least 1")
-        if num_prompt_tokens >= self.max_len:
-            raise PromptTooLongError(
-                f"prompt has {num_prompt_tokens} tokens, at most {self.max_len - 1} leave room "
-                f"for an answer ({self._limit_text()}); shorten it"
-            )
         max_new_tokens = request.params.max_new_tokens
-        if max_new_tokens is None:
+        # Without an answer all of the prompt is computed, and nothing beyond it is known.
+        most = self.max_len - 1
+        if request.params.is_score_only:
+            most = min(self._max_model_len, self._pool.num_usable * self._block_size)
+        if num_prompt_tokens > most:
+            room = "can be scored" if request.params.is_score_only else "leave room for an answer"
+            raise PromptTooLongError(
+                f"prompt has {num_prompt_tokens} tokens, at most {most} {room} "
+                f"({self._limit_text()}); shorten it"
+            )
+        if not max_new_tokens:
             return
         wanted = min(num_prompt_tokens + max_new_tokens, self._max_model_len)
         if wanted > self.max_len:
@@ -112,7 +117,7 @@ class Admission:
         A leader shares all prompt positions but the last, so that the sequence's next step
         gives its first token. Less is reused where that is cheaper, see `RowChooser.reusable`.
         """
-        matched = [] if self._cache is None else self._cache.match(sequence)
+        matched = self._match(sequence)
         num_cached_tokens = len(matched) * self._block_size
         num_shared = sequence.num_prompt_tokens - 1
         if leader is not None and num_shared > num_cached_tokens and _shares(leader, sequence):
@@ -123,7 +128,12 @@ class Admission:
 
     def num_matched_blocks(self, sequence: Sequence) -> int:
         """Blocks of the longest cached beginning, whether or not they are worth reusing."""
-        return 0 if self._cache is None else len(self._cache.match(sequence))
+        return len(self._match(sequence))
+
+    def _match(self, sequence: Sequence) -> list[int]:
+        if self._cache is None or sequence.request.bypasses_prefix_cache:
+            return []
+        return self._cache.match(sequence)
 
     def to_spare(self, running: Iterable[Sequence]) -> Room:
         """What the running sequences will leave free; may be negative.
@@ -168,10 +178,12 @@ class Admission:
         return max(soon, min(num_tokens, self._most(sequence) - 1) / self._block_size)
 
     def _most(self, sequence: Sequence) -> int:
-        """Most tokens that a sequence can get."""
+        """Most tokens that a sequence can get, the last of which is never computed."""
         max_new_tokens = sequence.params.max_new_tokens
         if max_new_tokens is None:
             return self.max_len
+        if max_new_tokens == 0:
+            return sequence.num_prompt_tokens + 1
         return min(self.max_len, sequence.num_prompt_tokens + max_new_tokens)
 
     def _num_blocks(self, num_tokens: int) -> int:

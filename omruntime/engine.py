@@ -42,8 +42,8 @@ from omruntime.sampler import Sampler
 from omruntime.scheduler import Scheduler, SchedulerOptions
 from omruntime.sequence import FinishReason, Request, Sequence
 from omruntime.settings import EngineSettings
-from omruntime.step import SamplingFailure, StepPlan
-from omruntime.step_deltas import EngineOutput, Sampled, StepDeltas
+from omruntime.step import RowResult, SamplingFailure, StepPlan
+from omruntime.step_deltas import EngineOutput, StepDeltas
 from omruntime.warm_up import runs_within, warm_up
 
 logger = logging.getLogger(__name__)
@@ -220,7 +220,7 @@ class Engine:
             logits = self._executor.run(plan)
             self._costs.refine(plan.bucket, time.perf_counter() - start)
             with self.profiler.part("sample"):
-                sampled = self._sample(plan, logits)
+                results = self._read_logits(plan, logits)
         except Exception as error:  # whatever went wrong, the step's requests must end
             logger.exception("a step failed")
             self._device_error = f"a step failed: {error}"
@@ -229,12 +229,12 @@ class Engine:
             if isinstance(error, StillRunningError):
                 outputs += self._give_up(str(error))
             return outputs
-        spoilt = _blocks_of_failures(plan, sampled)
+        spoilt = _blocks_of_failures(plan, results)
         with self.profiler.part("update"):
-            self._scheduler.update(plan, sampled)
+            self._scheduler.update(plan, results)
             if spoilt:
                 self._scrub(spoilt)
-            return self._deltas.of_step(plan, sampled)
+            return self._deltas.of_step(plan, results)
 
     def _give_up(self, text: str) -> list[EngineOutput]:
         """End everything: what the device works on may be any block or buffer of ours."""
@@ -324,26 +324,38 @@ class Engine:
     def _new_prefix_cache(self) -> PrefixCache:
         return PrefixCache(self._pool, self.manifest.kv.block_size, self.manifest.kv_identity)
 
-    def _sample(self, plan: StepPlan, logits: NDArray[np.float32]) -> list[Sampled]:
-        """The next token of every row that samples, None for the others."""
-        indices = [i for i, row in enumerate(plan.rows) if row.samples]
-        sampled: list[Sampled] = [None] * len(plan.rows)
-        if not indices:
-            return sampled
-        # Decode rows all sample: their logits are taken as they lie, without a copy.
-        rows = logits if len(indices) == len(plan.rows) else logits[indices]
-        tokens = self._sampler.sample(rows, [plan.rows[i].sequence for i in indices])
-        for i, token in zip(indices, tokens, strict=True):
-            sampled[i] = token
-        return sampled
+    def _read_logits(self, plan: StepPlan, logits: NDArray[np.float32]) -> list[RowResult]:
+        """The next token of every row that samples, the score of every row that scores."""
+        results: list[RowResult] = [None] * len(plan.rows)
+        sampling = [i for i, row in enumerate(plan.rows) if row.samples]
+        sequences = [plan.rows[i].sequence for i in sampling]
+        if sampling:
+            tokens = self._sampler.sample(_rows_of(logits, sampling, plan), sequences)
+            for i, token in zip(sampling, tokens, strict=True):
+                results[i] = token
+        scoring = [i for i, row in enumerate(plan.rows) if row.scores]
+        if scoring:
+            scores = self._sampler.score(
+                _rows_of(logits, scoring, plan), [plan.rows[i] for i in scoring]
+            )
+            for i, score in zip(scoring, scores, strict=True):
+                results[i] = score
+        return results
 
 
-def _blocks_of_failures(plan: StepPlan, sampled: list[Sampled]) -> set[int]:
+def _rows_of(
+    logits: NDArray[np.float32], indices: list[int], plan: StepPlan
+) -> NDArray[np.float32]:
+    """The logits of some rows; as they lie, without a copy, when it is all of them."""
+    return logits if len(indices) == len(plan.rows) else logits[indices]
+
+
+def _blocks_of_failures(plan: StepPlan, results: list[RowResult]) -> set[int]:
     """The blocks that rows without a next token read and wrote."""
     return {
         block_id
-        for row, token in zip(plan.rows, sampled, strict=True)
-        if isinstance(token, SamplingFailure)
+        for row, result in zip(plan.rows, results, strict=True)
+        if isinstance(result, SamplingFailure)
         for block_id in row.sequence.block_table
     }
 

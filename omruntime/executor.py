@@ -93,7 +93,8 @@ class GraphExecutor:
             step.program.run(plan.bucket)
             logits = self._device.copy_out(step.logits_of(len(plan.rows)))
         with self._profiler.part("append"):
-            self._kv_cache.append(step.new_kv, slot_mapping.rows, slot_mapping.slots)
+            if len(slot_mapping.slots):
+                self._kv_cache.append(step.new_kv, slot_mapping.rows, slot_mapping.slots)
         with self._profiler.part("wait"):
             self._device.synchronize()
         return logits.astype(np.float32, copy=False)

@@ -86,7 +86,7 @@ def _pack_single_tokens(plan: StepPlan, inputs: HostInputs, block_size: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class SlotMapping:
-    """Where a step's new keys and values go; padding is left out.
+    """Where a step's new keys and values go; padding and computed rows are left out.
 
     Attributes:
         rows: int64 [n], indices into the batch * tokens rows of `new_kv`.
@@ -98,12 +98,14 @@ class SlotMapping:
 
 
 def map_slots(plan: StepPlan, block_size: int) -> SlotMapping:
-    """The slots of all real tokens of a step."""
-    if plan.bucket.tokens == 1:
-        slots_of_rows = [_slot(row, block_size) for row in plan.rows]
-        return SlotMapping(np.arange(len(plan.rows)), np.array(slots_of_rows, np.int64))
+    """The slots of all real tokens of a step; those that are in the pool already have none."""
+    writing = [(i, row) for i, row in enumerate(plan.rows) if not row.is_computed]
+    if plan.bucket.tokens == 1 or not writing:
+        slots_of_rows = [_slot(row, block_size) for _, row in writing]
+        indices = np.array([i for i, _ in writing], np.int64)
+        return SlotMapping(indices, np.array(slots_of_rows, np.int64))
     rows, slots = [], []
-    for i, row in enumerate(plan.rows):
+    for i, row in writing:
         positions = np.arange(row.start, row.start + row.num_tokens)
         first = row.start // block_size
         last = (row.start + row.num_tokens - 1) // block_size

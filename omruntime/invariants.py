@@ -51,10 +51,11 @@ def check_running(sequence: Sequence, plan: StepPlan | None, block_size: int) ->
     """
     name = sequence.request_id
     assert sequence.status is SequenceStatus.RUNNING, f"{name} runs and is not running"
-    assert sequence.num_pending_tokens >= 1, f"{name} has nothing to compute"
+    assert sequence.num_pending_tokens >= 1 or sequence.is_scoring, f"{name} has nothing to do"
+    assert sequence.num_output_tokens == 0 or not sequence.num_unscored, f"{name}: not in turn"
     end = sequence.num_computed_tokens
     for row in () if plan is None else plan.rows:
-        if row.sequence is sequence:
+        if row.sequence is sequence and not row.is_computed:
             end = row.start + row.num_tokens
     num_blocks = -(-end // block_size)
     assert len(sequence.block_table) == num_blocks, f"{name}: wrong table length"

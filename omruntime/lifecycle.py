@@ -78,7 +78,7 @@ class Lifecycle:
         self._expiry.admitted(sequence)
         if sequence.num_preemptions == 0:
             self._count_admission(sequence, reuse)
-        if self._cache is not None:
+        if self._cache is not None and not sequence.request.bypasses_prefix_cache:
             self.shared_prefill.begin(sequence, self._cache.prompt_keys(sequence))
         self.running[sequence.request_id] = sequence
 
@@ -102,14 +102,15 @@ class Lifecycle:
             self.waiting.remove(sequence)
         self.tenants.leave(sequence)
         self._expiry.forget(sequence)
-        if reason in (FinishReason.STOP, FinishReason.LENGTH):
+        is_answer = not sequence.params.is_score_only
+        if is_answer and reason in (FinishReason.STOP, FinishReason.LENGTH):
             self.lengths.observe(sequence.num_output_tokens)
         sequence.status = SequenceStatus.FINISHED
         sequence.finish_reason = reason
 
     def computed(self, sequence: Sequence, first_block: int) -> None:
         """A sequence has computed more, from the block of that index on."""
-        if self._cache is not None:
+        if self._cache is not None and not sequence.request.bypasses_prefix_cache:
             self._cache.insert(sequence, first_block)
             if sequence.num_computed_tokens >= sequence.num_prompt_tokens:
                 self.shared_prefill.end(sequence)
@@ -156,7 +157,7 @@ class Lifecycle:
         self.tenants.charge(sequence, sequence.num_prompt_tokens)
         sequence.num_cached_tokens = reuse.num_cached_tokens
         self.num_prefix_hit_tokens += reuse.num_cached_tokens
-        if self._cache is not None:
+        if self._cache is not None and not sequence.request.bypasses_prefix_cache:
             self._cache.use(sequence, reuse.num_cached_tokens)
 
     def _drop_blocks(self, sequence: Sequence) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -21,10 +21,10 @@ from omruntime.outputs import EngineLoad, TokenDelta
 from omruntime.owner_process import OwnerProcess
 from omruntime.profiler import StepProfiler
 from omruntime.sampling_params import SamplingParams
-from omruntime.seeds import seed_of_choice, with_seed
+from omruntime.seeds import params_of_choice, with_seed
 from omruntime.sequence import FinishReason, Request
 from omruntime.settings import EngineSettings
-from omruntime.step import TokenLogprobs
+from omruntime.step import ScoredToken, TokenLogprobs
 from omruntime.token_stream import merge
 
 
@@ -36,6 +36,8 @@ class TokenOutput:
         prompt_index: Which prompt of the call.
         index: Which of the `n` answers to it.
         error: Why, when `finish_reason` is ERROR.
+        prompt_logprobs: One for each token of the prompt when its params asked; None for the
+            first, which nothing stands before. Of several answers on the first alone.
     """
 
     prompt_index: int
@@ -44,6 +46,7 @@ class TokenOutput:
     logprobs: tuple[TokenLogprobs, ...]
     finish_reason: FinishReason
     error: str = ""
+    prompt_logprobs: tuple[ScoredToken | None, ...] = ()
 
 
 class LLM:
@@ -112,7 +115,7 @@ class LLM:
             answers = self._run(requests, progress)
         finally:
             self._engine.abort_all()
-        return [_output(request.request_id, answers[request.request_id]) for request in requests]
+        return [_output(request, answers[request.request_id]) for request in requests]
 
     def load(self) -> EngineLoad:
         """What the engine holds."""
@@ -152,11 +155,10 @@ class LLM:
                 raise NotBuiltInError("stop strings need text; use server.LLM, or stop_token_ids")
             wishes.require_vocabulary(model.vocab_size)
             resolved = with_seed(wishes.resolve(model.sampling_defaults))
-            assert resolved.seed is not None
             for index in range(resolved.n):
-                seeded = replace(resolved, seed=seed_of_choice(resolved.seed, index))
+                choice = params_of_choice(resolved, index)
                 leader_id = f"{i}/0" if index else None
-                yield Request(f"{i}/{index}", prompt, seeded, leader_id=leader_id)
+                yield Request(f"{i}/{index}", prompt, choice, leader_id=leader_id)
 
     def _run(self, requests: list[Request], progress: bool) -> dict[str, TokenDelta]:
         """Step until every request has ended; returns each one's deltas merged."""
@@ -182,9 +184,10 @@ def _token_ids(prompt: Sequence[int]) -> tuple[int, ...]:
         raise RequestError(f"a prompt is not a sequence of token ids: {error}") from error
 
 
-def _output(request_id: str, answer: TokenDelta) -> TokenOutput:
-    prompt_index, _, index = request_id.partition("/")
+def _output(request: Request, answer: TokenDelta) -> TokenOutput:
+    prompt_index, _, index = request.request_id.partition("/")
     assert answer.finish_reason is not None
+    is_scored = request.params.prompt_logprobs is not None
     return TokenOutput(
         int(prompt_index),
         int(index),
@@ -192,4 +195,5 @@ def _output(request_id: str, answer: TokenDelta) -> TokenOutput:
         answer.logprobs,
         answer.finish_reason,
         answer.error,
+        (None, *answer.prompt_logprobs) if is_scored else (),
     )

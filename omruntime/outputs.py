@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from omruntime.prefix_cache import PrefixCacheCounters
 from omruntime.sequence import FinishReason
-from omruntime.step import TokenLogprobs
+from omruntime.step import ScoredToken, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,9 @@ class TokenDelta:
 
     Attributes:
         logprobs: One for each token when the request asked, else empty.
+        prompt_logprobs: The next of the prompt's tokens, when the request asked; the first that
+            comes is the second token's, or that at `Request.score_from`. All come before the
+            first token of the answer.
         finish_reason: Set on the last delta, which may carry no token.
         error: Why, when `finish_reason` is ERROR, or ABORT because of a timeout or deadline.
         num_cached_tokens: Prompt tokens taken from the prefix cache.
@@ -42,6 +45,7 @@ class TokenDelta:
     error: str = ""
     num_cached_tokens: int = 0
     timings: RequestTimings | None = None
+    prompt_logprobs: tuple[ScoredToken, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

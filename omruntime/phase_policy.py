@@ -1,4 +1,4 @@
-"""Prefill or decode: whose step comes next when both wait.
+"""Prefill or decode: whose step comes next when both wait. Scoring a prompt counts as prefill.
 
 Owns the decision, as a pure function of a snapshot, and the account of what prefill has cost the
 rows that decode. Which rows a step has is `row_choice.py`'s business.
@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from omruntime.buckets import Phase
 from omruntime.output_lengths import OutputLengths
-from omruntime.row_choice import RowChooser
+from omruntime.row_choice import RowChooser, bucket_phase
 from omruntime.sequence import Sequence
+from omruntime.step import RowPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +143,12 @@ class PhasePolicy:
         self, ready: Rows[Sequence], unready: Rows[Sequence], now: float
     ) -> PhaseSnapshot:
         budget_s = self.chunk_budget_s(ready, unready, now)
-        row = self._chooser.chunk(unready[0], budget_s)
+        rows = self._chooser.prompt_rows(unready[0], budget_s)
         return PhaseSnapshot(
             num_decode_rows=len(ready),
             decode_s=self._decode_s(ready),
-            prefill_s=self._chooser.seconds(Phase.PREFILL, [row]),
-            unlocked_rows=row.num_tokens / unready[0].num_pending_tokens,
+            prefill_s=self._prompt_s(rows),
+            unlocked_rows=_share(rows),
             num_expected_tokens=self._lengths.num_left(unready[0]),
             num_decoded_since=self._num_decoded_since,
             debt_s=self._debt_s,
@@ -159,14 +160,17 @@ class PhasePolicy:
         self, budget_s: float, ready: Rows[Sequence], unready: Rows[Sequence], now: float
     ) -> float:
         """Until the most pressing prompt is late if it goes on in chunks within a budget."""
-        row = self._chooser.chunk(unready[0], budget_s)
-        num_chunks = unready[0].num_pending_tokens / row.num_tokens
-        prefill_s = num_chunks * self._chooser.seconds(Phase.PREFILL, [row])
+        rows = self._chooser.prompt_rows(unready[0], budget_s)
+        prefill_s = self._prompt_s(rows) / _share(rows)
         # What the decode rows are made up for it, see `ran`.
         decode_s = self._decode_s(ready)
         made_up_s = max(self._itl_target_s(ready) - decode_s, decode_s)
         prefill_s += prefill_s * decode_s / made_up_s
         return min(self._due_at(s) for s in unready) - now - prefill_s
+
+    def _prompt_s(self, rows: Rows[RowPlan]) -> float:
+        """The predicted time of a prompt's step."""
+        return self._chooser.seconds(bucket_phase(Phase.PREFILL, rows), rows)
 
     def _decode_s(self, ready: Rows[Sequence]) -> float:
         return self._chooser.seconds(Phase.DECODE, self._chooser.decode_rows(ready))
@@ -181,3 +185,10 @@ class PhasePolicy:
     def _itl_target_s(self, ready: Iterable[Sequence]) -> float:
         wished = (s.request.scheduling.itl_target_s or self._targets.itl_s for s in ready)
         return min(wished, default=float("inf"))
+
+
+def _share(rows: Rows[RowPlan]) -> float:
+    """How much of what a prompt lacks, tokens to compute and positions to score, rows bring."""
+    sequence = rows[0].sequence
+    num_left = sequence.num_pending_tokens + sequence.num_unscored
+    return sum(row.num_tokens for row in rows) / num_left

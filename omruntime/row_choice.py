@@ -7,7 +7,7 @@ Owns pure decisions over predicted costs; who holds which block is `scheduler.py
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Rows
 
 from omruntime.buckets import Bucket, BucketTable, Phase
@@ -24,8 +24,25 @@ MAX_TOKEN_COST_RATIO = 1.5
 def make_row(sequence: Sequence, num_tokens: int) -> RowPlan:
     """A row over the next `num_tokens` known tokens of a sequence."""
     start = sequence.num_computed_tokens
-    samples = start + num_tokens == len(sequence.token_ids)
+    is_end = start + num_tokens == len(sequence.token_ids)
+    # Where a prompt is scored, the first token of the answer has its turn after that.
+    samples = is_end and not sequence.num_unscored and not sequence.params.is_score_only
     return RowPlan(sequence, start, num_tokens, samples)
+
+
+def make_score_rows(sequence: Sequence, num_rows: int) -> list[RowPlan]:
+    """Rows over the next positions to score of a computed prompt, at most so many."""
+    first = sequence.num_scored
+    # Positions do not see each other: each has its own past, which is in the pool.
+    return [
+        RowPlan(sequence, p, 1, samples=p == sequence.num_prompt_tokens - 1, is_computed=True)
+        for p in range(first, first + min(num_rows, sequence.num_unscored))
+    ]
+
+
+def bucket_phase(phase: Phase, rows: Rows[RowPlan]) -> Phase:
+    """The phase of the bucket that runs rows of a phase: prompts are scored by decode buckets."""
+    return Phase.DECODE if rows[0].is_computed else phase
 
 
 class RowChooser:
@@ -89,7 +106,9 @@ class RowChooser:
         return max((rows, *(rows[:n] for n in counts)), key=self._rows_a_second)
 
     def is_ready(self, sequence: Sequence) -> bool:
-        """Whether a sequence's next step is a decode step."""
+        """Whether a sequence's next step is a decode step; scores are part of the prompt's work."""
+        if sequence.is_scoring:
+            return False
         if self._deterministic:
             return sequence.num_prompt_tokens - sequence.num_computed_tokens <= 1
         return sequence.num_pending_tokens == 1
@@ -97,13 +116,23 @@ class RowChooser:
     def riders(self, bucket: Bucket, num_rows: int, others: Iterable[Sequence]) -> list[RowPlan]:
         """Rows of one token each, in order, for places that a step would only pad.
 
-        A prompt gets a token on in a decode step, an answer in a prefill step, at no cost.
+        A prompt gets a token on in a decode step, or several scores; an answer gets one in a
+        prompt's step; at no cost.
         """
         if self._deterministic:
             return []
         reach = bucket.past_blocks * self.block_size
-        riders = [s for s in others if s.num_computed_tokens <= reach]
-        return [make_row(sequence, 1) for sequence in riders[: bucket.batch - num_rows]]
+        num_places = bucket.batch - num_rows
+        riders: list[RowPlan] = []
+        for sequence in others:
+            if len(riders) >= num_places:
+                break
+            if sequence.is_scoring:
+                rows = make_score_rows(sequence, num_places - len(riders))
+                riders += [row for row in rows if row.start <= reach]
+            elif sequence.num_computed_tokens <= reach:
+                riders.append(make_row(sequence, 1))
+        return riders
 
     def chunk(self, sequence: Sequence, budget_s: float = math.inf) -> RowPlan:
         """The row that prefills a sequence alone.
@@ -120,6 +149,28 @@ class RowChooser:
         if budget_s < math.inf and sequence.num_pending_tokens > min(lengths):
             longest = self._length_within(sequence, lengths, budget_s)
         return make_row(sequence, min(sequence.num_pending_tokens, longest))
+
+    def score(self, sequence: Sequence, budget_s: float = math.inf) -> list[RowPlan]:
+        """The rows that score the next positions of a sequence's prompt.
+
+        As many as the largest decode bucket takes; with a time budget as many as fit into it,
+        of the numbers that fill a bucket and cost little more for each row than the best one.
+        """
+        rows = make_score_rows(sequence, self.max_decode_rows)
+        while self.pick(Phase.DECODE, rows) is None:
+            rows.pop()
+            assert rows, "no bucket takes one decode row; see BucketTable.require_cover"
+        if budget_s == math.inf:
+            return rows
+        counts = [n for n in self._decode_batches if n < len(rows)]
+        seconds = {n: self.seconds(Phase.DECODE, rows[:n]) for n in (*counts, len(rows))}
+        return rows[: _most_within(seconds, budget_s)]
+
+    def prompt_rows(self, sequence: Sequence, budget_s: float = math.inf) -> list[RowPlan]:
+        """The rows of the step that gets a prompt on, alone: its next chunk, or its scores."""
+        if sequence.is_scoring:
+            return self.score(sequence, budget_s)
+        return [self.chunk(sequence, budget_s)]
 
     def join(self, rows: Rows[RowPlan], sequence: Sequence) -> RowPlan | None:
         """The row with which a sequence joins a prefill step; None when it had better wait.
@@ -191,6 +242,15 @@ class RowChooser:
 
     def _length_within(self, sequence: Sequence, lengths: list[int], budget_s: float) -> int:
         seconds = {n: self.seconds(Phase.PREFILL, [make_row(sequence, n)]) for n in lengths}
-        most = MAX_TOKEN_COST_RATIO * min(seconds[n] / n for n in lengths)
-        efficient = [n for n in lengths if seconds[n] / n <= most]
-        return max((n for n in efficient if seconds[n] <= budget_s), default=min(efficient))
+        return _most_within(seconds, budget_s)
+
+
+def _most_within(seconds: Mapping[int, float], budget_s: float) -> int:
+    """The largest number of tokens within a budget, else the least, of those that cost little.
+
+    Args:
+        seconds: What each number costs.
+    """
+    most = MAX_TOKEN_COST_RATIO * min(cost / n for n, cost in seconds.items())
+    efficient = [n for n, cost in seconds.items() if cost / n <= most]
+    return max((n for n in efficient if seconds[n] <= budget_s), default=min(efficient))

@@ -16,8 +16,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from omruntime.sequence import Sequence
-
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 # More threads only wait for memory.
@@ -65,22 +64,23 @@ class RowThreads:
 
     def map(
         self,
-        call: Callable[[NDArray[np.float32], Rows[Sequence]], list[Result]],
+        call: Callable[[NDArray[np.float32], Rows[Item]], list[Result]],
         rows: NDArray[np.float32],
-        sequences: Rows[Sequence],
+        items: Rows[Item],
     ) -> list[Result]:
         """The results in order; the first error of a call is raised.
 
         Args:
             call: Gives one result for each row of its part.
+            items: One for each row.
         """
-        count = min(self._num_threads, len(sequences))
+        count = min(self._num_threads, len(items))
         if count < 2 or rows.size < LEAST_NUMBERS:
-            return call(rows, sequences)
+            return call(rows, items)
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="sampler")
-        edges = [len(sequences) * i // count for i in range(count + 1)]
-        parts = [(rows[first:last], sequences[first:last]) for first, last in pairwise(edges)]
+        edges = [len(items) * i // count for i in range(count + 1)]
+        parts = [(rows[first:last], items[first:last]) for first, last in pairwise(edges)]
         others = [self._pool.submit(call, *part) for part in parts[1:]]
         results = call(*parts[0])
         for other in others:

@@ -1,4 +1,4 @@
-"""Sampler: logits of a step -> the next token of every row, and its log-probabilities.
+"""Sampler: logits of a step -> the next token of every row, or the prompt's, and logprobs.
 
 Owns the order of things: check the logits, edit (`logits.py`), filter and draw (`draw.py`).
 Whether a token ends its sequence is the engine's business.
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omruntime.draw import best_k, draw_token, log_total
+from omruntime.errors import RequestError
 from omruntime.logits import LogitsEditor, Row
 from omruntime.manifest import SamplingDefaults
 from omruntime.row_threads import LEAST_NUMBERS, RowThreads
@@ -24,7 +25,7 @@ from omruntime.row_workspace import workspace
 from omruntime.sampling_params import SamplingParams
 from omruntime.seeds import uniform
 from omruntime.sequence import Request, Sequence
-from omruntime.step import SampledToken, SamplingFailure, TokenLogprobs
+from omruntime.step import RowPlan, SampledToken, SamplingFailure, ScoredToken, TokenLogprobs
 
 # Rows of a large step; a vocabulary that needs more for threads to pay is sampled by one.
 _MOST_TIMED_ROWS = 64
@@ -92,6 +93,22 @@ class Sampler:
         assert rows.shape == (len(sequences), self._vocab_size), rows.shape
         return self._threads.map(self._sample_rows, rows, sequences)
 
+    def score(
+        self, logits: NDArray[Any], rows: Rows[RowPlan]
+    ) -> list[ScoredToken | SamplingFailure]:
+        """Say of each row how likely the prompt's next token was, by the model's own logits.
+
+        Args:
+            logits: As in `sample`; row i belongs to `rows[i]`. Not changed.
+            rows: Each over one position of its prompt that is not the last.
+
+        Returns:
+            In the order of the rows; a failure as in `sample`.
+        """
+        read = np.asarray(logits[: len(rows), : self._vocab_size], dtype=np.float32)
+        assert read.shape == (len(rows), self._vocab_size), read.shape
+        return self._threads.map(_score_rows, read, rows)
+
     def _sample_rows(
         self, rows: NDArray[np.float32], sequences: Rows[Sequence]
     ) -> list[SampledToken | SamplingFailure]:
@@ -102,12 +119,16 @@ class Sampler:
         best_id = int(row.argmax())
         # NaN counts as the largest for argmax, so the best value tells about all of them.
         if not math.isfinite(row[best_id]):
-            return SamplingFailure(f"the model's logits hold {row[best_id]} as their largest value")
-        token_id = self._choose(row, best_id, sequence)
+            return _no_numbers(row[best_id])
+        try:
+            token_id = self._choose(row, best_id, sequence)
+        except RequestError as error:  # of its constraint
+            return SamplingFailure(str(error))
         if token_id is None:
             return SamplingFailure(
                 "the sampling parameters leave no token with a finite score; check "
-                "allowed_token_ids, banned_token_ids, min_new_tokens and repetition_penalty"
+                "constraint, allowed_token_ids, banned_token_ids, min_new_tokens and "
+                "repetition_penalty"
             )
         if sequence.params.logprobs is None:
             return SampledToken(token_id)
@@ -130,12 +151,35 @@ class Sampler:
         return draw_token(row, params, numbers, best_id)
 
 
+def _no_numbers(largest: np.float32) -> SamplingFailure:
+    return SamplingFailure(f"the model's logits hold {largest} as their largest value")
+
+
+def _score_rows(
+    logits: NDArray[np.float32], rows: Rows[RowPlan]
+) -> list[ScoredToken | SamplingFailure]:
+    return [_score_row(row, plan) for row, plan in zip(logits, rows, strict=True)]
+
+
+def _score_row(row: Row, plan: RowPlan) -> ScoredToken | SamplingFailure:
+    largest = row.max()
+    if not math.isfinite(largest):
+        return _no_numbers(largest)
+    sequence = plan.sequence
+    token_id = sequence.token_ids[plan.start + 1]
+    k = sequence.params.prompt_logprobs
+    assert k is not None, f"{sequence.request_id} is scored unasked"
+    better = np.greater(row, row[token_id], out=workspace.flags(len(row)))
+    rank = 1 + int(np.count_nonzero(better))
+    return ScoredToken(token_logprobs(row, token_id, k), rank)
+
+
 def token_logprobs(row: Row, token_id: int, k: int) -> TokenLogprobs:
     """Log-softmax of a row of the model's own logits, float32 [vocab_size].
 
     Args:
         row: Finite, but for -inf.
-        token_id: The chosen one.
+        token_id: The chosen one, or the prompt's.
         k: How many of the best to list, best first, equal ones by lower id.
     """
     shift = log_total(row)

@@ -18,7 +18,15 @@ from omruntime.field_types import (
 )
 from omruntime.manifest import SamplingDefaults
 
-_INTEGERS = ("max_new_tokens", "min_new_tokens", "top_k", "seed", "n", "logprobs")
+_INTEGERS = (
+    "max_new_tokens",
+    "min_new_tokens",
+    "top_k",
+    "seed",
+    "n",
+    "logprobs",
+    "prompt_logprobs",
+)
 _NUMBERS = (
     "temperature",
     "top_p",
@@ -45,7 +53,8 @@ class SamplingParams:
     """One request's wishes. None means: the bundle's default, see `resolve`.
 
     Attributes:
-        max_new_tokens: Most tokens to generate; None means up to the model's length limit.
+        max_new_tokens: Most tokens to generate; None means up to the model's length limit. 0
+            scores the prompt alone, and needs `prompt_logprobs`.
         min_new_tokens: Before this many, end tokens are banned and stop strings ignored.
         temperature: 0 is greedy; below 1e-5 counts as 0.
         top_p: Nucleus in (0, 1]; 1 is off.
@@ -60,6 +69,8 @@ class SamplingParams:
         banned_token_ids: Ids that are never chosen.
         n: Answers to the same prompt.
         logprobs: None is off; k gives the chosen token and the k best, 0 to 20.
+        prompt_logprobs: None is off; k gives each prompt token but the first and the k best at
+            its position, 0 to 20.
         stop: Strings that end the answer, at most 64 of 1 to 256 characters. Text only: needs
             the server's text layer.
         stop_token_ids: Ids that end the answer as end tokens do.
@@ -83,6 +94,7 @@ class SamplingParams:
     banned_token_ids: tuple[int, ...] = ()
     n: int = 1
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     include_stop: bool = False
@@ -97,7 +109,7 @@ class SamplingParams:
                 value and what was wanted.
         """
         self._require_types()
-        _require_range("max_new_tokens", self.max_new_tokens, 1, None)
+        self._require_answer()
         _require_range("min_new_tokens", self.min_new_tokens, 0, self.max_new_tokens)
         _require_range("temperature", self.temperature, 0.0, None)
         _require_range("top_k", self.top_k, -1, None)
@@ -115,9 +127,25 @@ class SamplingParams:
             raise RequestError("repetition_penalty is 0, wanted above 0; 1 is off")
         _require_range("n", self.n, 1, MAX_CHOICES)
         _require_range("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        _require_range("prompt_logprobs", self.prompt_logprobs, 0, MAX_LOGPROBS)
         for token_id, bias in self.logit_bias.items():
             _require_range(f"logit_bias[{token_id}]", bias, -MAX_LOGIT_BIAS, MAX_LOGIT_BIAS)
         self._require_stop()
+
+    def _require_answer(self) -> None:
+        """Check that something is asked for: an answer, or the prompt's logprobs alone."""
+        if not self.is_score_only:
+            _require_range("max_new_tokens", self.max_new_tokens, 1, None)
+        elif self.prompt_logprobs is None:
+            raise RequestError(
+                "max_new_tokens is 0, wanted at least 1; 0 is for prompt_logprobs alone, which "
+                "is not set"
+            )
+        elif self.n != 1:
+            raise RequestError(
+                f"max_new_tokens is 0 and n is {self.n}, but there is no answer to give several "
+                f"times; leave n out"
+            )
 
     def _require_stop(self) -> None:
         if len(self.stop) > MAX_STOP_STRINGS:
@@ -172,6 +200,11 @@ class SamplingParams:
             if getattr(self, f.name) is None
         }
         return dataclasses.replace(self, **unset)
+
+    @property
+    def is_score_only(self) -> bool:
+        """Whether the prompt is scored and nothing is generated."""
+        return self.max_new_tokens == 0
 
     @property
     def is_greedy(self) -> bool:

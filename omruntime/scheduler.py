@@ -23,9 +23,9 @@ from omruntime.limits import EngineLimits
 from omruntime.phase_policy import ChoosePhase, PhasePolicy, Targets, choose_phase
 from omruntime.pinned import pin_buckets
 from omruntime.prefix_cache import PrefixCache
-from omruntime.row_choice import RowChooser
+from omruntime.row_choice import RowChooser, bucket_phase
 from omruntime.sequence import FinishReason, Request, Sequence, SequenceStatus
-from omruntime.step import RowPlan, SampledToken, SamplingFailure, StepPlan
+from omruntime.step import RowPlan, RowResult, SampledToken, SamplingFailure, StepPlan
 from omruntime.step_blocks import StepBlocks
 from omruntime.waiting_queue import WaitingQueue
 
@@ -149,7 +149,7 @@ class Scheduler:
             unready.sort(key=_rank)
             phase = self._policy.next_phase(ready, unready, now)
             if phase is Phase.PREFILL:
-                rows = self._prefill_rows(unready, ready)
+                rows = self._prompt_rows(unready, ready)
             else:
                 rows = self._decode_rows(ready, unready)
             # No rows: those chosen were preempted, so the next round has fewer to serve.
@@ -159,13 +159,8 @@ class Scheduler:
         assert not self._waiting, "nothing runs although something waits"
         return None
 
-    def update(
-        self, plan: StepPlan, sampled: Rows[SampledToken | SamplingFailure | None]
-    ) -> list[Sequence]:
-        """Take over what a step computed.
-
-        `sampled` holds for each row of the plan its next token or why there is none, and None
-        for rows that do not sample.
+    def update(self, plan: StepPlan, results: Rows[RowResult]) -> list[Sequence]:
+        """Take over what a step computed; `results` has one for each row of the plan.
 
         Returns:
             The sequences that finished with this step; their blocks are released.
@@ -173,11 +168,11 @@ class Scheduler:
         assert plan is self._in_flight, "this is not the plan in flight"
         self._in_flight = None
         finished = []
-        for row, token in zip(plan.rows, sampled, strict=True):
+        for row, result in zip(plan.rows, results, strict=True):
             sequence = row.sequence
             if sequence.status is SequenceStatus.FINISHED:
                 continue
-            reason = self._take_over(row, token)
+            reason = self._take_over(row, result)
             if reason is not None:
                 self._lifecycle.finish(sequence, reason)
                 finished.append(sequence)
@@ -190,7 +185,8 @@ class Scheduler:
         """
         assert plan is self._in_flight, "this is not the plan in flight"
         self._in_flight = None
-        sequences = [r.sequence for r in plan.rows]
+        # Once each: one that is scored has several rows.
+        sequences = dict.fromkeys(row.sequence for row in plan.rows)
         failed = [s for s in sequences if s.status is not SequenceStatus.FINISHED]
         for sequence in failed:
             self._lifecycle.finish(sequence, FinishReason.ERROR)
@@ -217,14 +213,19 @@ class Scheduler:
         assert self._in_flight is None, "a step is in flight"
         return self._lifecycle.quarantine()
 
-    def _prefill_rows(self, unready: list[Sequence], ready: list[Sequence]) -> list[RowPlan]:
-        """The most pressing prompt's next chunk, and whatever shares its step for free."""
+    def _prompt_rows(self, unready: list[Sequence], ready: list[Sequence]) -> list[RowPlan]:
+        """The most pressing prompt's next rows, and whatever shares their step for free."""
         budget_s = self._policy.chunk_budget_s(ready, unready, self._lifecycle.now)
-        rows = self._make_room([self._chooser.chunk(unready[0], budget_s)])
+        rows = self._make_room(self._chooser.prompt_rows(unready[0], budget_s))
         if not rows:
             return []
+        if rows[0].is_computed:
+            bucket = self._chooser.pick(Phase.DECODE, rows)
+            assert bucket is not None, "rows were chosen that no bucket takes"
+            self._add_riders(bucket, rows, [*ready, *unready[1:]])
+            return rows
         for sequence in unready[1:]:
-            if sequence.status is not SequenceStatus.RUNNING:
+            if sequence.status is not SequenceStatus.RUNNING or sequence.is_scoring:
                 continue
             row = self._chooser.join(rows, sequence)
             if row is not None:
@@ -282,25 +283,34 @@ class Scheduler:
         return rows
 
     def _make_plan(self, phase: Phase, rows: list[RowPlan], ready: list[Sequence]) -> StepPlan:
-        bucket = self._chooser.settle(phase, rows)
-        self._policy.ran(phase, len(rows), self._chooser.seconds(phase, rows), ready)
+        runs_in = bucket_phase(phase, rows)
+        bucket = self._chooser.settle(runs_in, rows)
+        self._policy.ran(phase, len(rows), self._chooser.seconds(runs_in, rows), ready)
         return StepPlan(bucket, tuple(rows), self._blocks.provide(rows))
 
-    def _take_over(
-        self, row: RowPlan, token: SampledToken | SamplingFailure | None
-    ) -> FinishReason | None:
+    def _take_over(self, row: RowPlan, result: RowResult) -> FinishReason | None:
         """Advance one sequence by its row; why it ends, if it does."""
-        if isinstance(token, SamplingFailure):
+        if isinstance(result, SamplingFailure):
             return FinishReason.ERROR
         sequence = row.sequence
-        sequence.num_computed_tokens = row.start + row.num_tokens
-        self._lifecycle.computed(sequence, row.start // self._block_size)
+        if row.is_computed:
+            sequence.num_scored = row.start + 1
+        else:
+            sequence.num_computed_tokens = row.start + row.num_tokens
+            self._lifecycle.computed(sequence, row.start // self._block_size)
+        if row.samples or row.scores:
+            self._lifecycle.tenants.charge(sequence, 1)
         if not row.samples:
-            return None
-        assert token is not None, f"{sequence.request_id} has a row that samples and no token"
-        sequence.token_ids.append(token.token_id)
-        self._lifecycle.tenants.charge(sequence, 1)
+            return FinishReason.LENGTH if _is_scored(sequence) else None
+        assert isinstance(result, SampledToken), f"no token for {sequence.request_id}"
+        sequence.token_ids.append(result.token_id)
         return finish_reason(sequence, self._eos_token_ids, self._admission.max_len)
+
+
+def _is_scored(sequence: Sequence) -> bool:
+    """Whether all is done that a request without an answer asked for."""
+    is_computed = sequence.num_computed_tokens >= sequence.num_prompt_tokens
+    return sequence.params.is_score_only and is_computed and not sequence.num_unscored
 
 
 def _rank(sequence: Sequence) -> tuple[int, int]:

@@ -32,6 +32,17 @@ def seed_of_choice(seed: int, index: int) -> int:
     return _hash64(b"choice", seed, index) & MAX_SEED
 
 
+def params_of_choice(params: SamplingParams, index: int) -> SamplingParams:
+    """The params of answer `index` of `n`: one answer with a seed of its own.
+
+    The prompt is the same for all, so it is scored with the first alone.
+    """
+    assert params.seed is not None, "the params need a seed, see with_seed"
+    prompt_logprobs = None if index else params.prompt_logprobs
+    seed = seed_of_choice(params.seed, index)
+    return dataclasses.replace(params, n=1, seed=seed, prompt_logprobs=prompt_logprobs)
+
+
 def uniform(seed: int, position: int, attempt: int = 0) -> float:
     """A number in [0, 1) for the answer's token at `position`, both counted from 0."""
     counter = attempt << _POSITION_BITS | position

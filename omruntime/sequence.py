@@ -51,6 +51,9 @@ class Request:
         leader_id: Another live request with the same prompt, whose blocks this one may
             share once they are computed (the other answers of `n`).
         scheduling: Its wishes about its turn.
+        bypasses_prefix_cache: Its prompt is computed anew, and not remembered for others.
+        score_from: Tokens of the prompt before this position get no logprobs; those of the
+            others are wanted when the params say so.
         adapter: Requests share cached prefixes only with requests of an equal adapter. Running
             one is not built in; the engine refuses it.
     """
@@ -62,6 +65,8 @@ class Request:
     leader_id: str | None = None
     scheduling: Scheduling = field(default_factory=Scheduling)
     adapter: Adapter | None = None
+    bypasses_prefix_cache: bool = False
+    score_from: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -72,6 +77,8 @@ class Sequence:
         token_ids: Prompt, then generated tokens.
         block_table: Blocks of positions 0, block_size, ...; owned by the block pool.
         num_computed_tokens: Positions whose keys and values are in the pool.
+        num_scored: Prompt positions, from the first, whose logits are not wanted any more;
+            see `num_unscored`. What was told stays told, so a preemption does not change it.
         arrival: Rank of arrival; within a class the order of admission and, reversed, of
             preemption.
         urgency: The class it is in by now: what it asked for, or higher by waiting.
@@ -92,6 +99,7 @@ class Sequence:
     status: SequenceStatus = SequenceStatus.WAITING
     block_table: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0
+    num_scored: int = 0
     num_cached_tokens: int = 0
     num_preemptions: int = 0
     num_overtakes: int = 0
@@ -108,7 +116,10 @@ class Sequence:
     def of(request: Request, arrival: int) -> Sequence:
         """A waiting sequence that has computed nothing."""
         urgency = int(request.scheduling.urgency)
-        return Sequence(request, arrival, list(request.prompt_token_ids), urgency)
+        sequence = Sequence(request, arrival, list(request.prompt_token_ids), urgency)
+        # The logits of a position are those of the next token.
+        sequence.num_scored = max(0, request.score_from - 1)
+        return sequence
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -139,3 +150,20 @@ class Sequence:
     def num_pending_tokens(self) -> int:
         """Known tokens that are not computed yet; 1 means ready for a decode step."""
         return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def num_unscored(self) -> int:
+        """Prompt positions whose logits are wanted once the prompt is computed.
+
+        All but the last give logprobs of the prompt. The last gives the first token of the
+        answer, after them and so in turn; a request without an answer does not want it.
+        """
+        if self.params.prompt_logprobs is None or self.num_prompt_tokens == 1:
+            return 0
+        most = self.num_prompt_tokens - (1 if self.params.is_score_only else 0)
+        return max(0, most - self.num_scored)
+
+    @property
+    def is_scoring(self) -> bool:
+        """Whether the prompt is computed and positions of it are still to be scored."""
+        return self.num_computed_tokens >= self.num_prompt_tokens and self.num_unscored > 0

@@ -14,14 +14,21 @@ class RowPlan:
 
     Attributes:
         start: The first position to compute; equals the past length.
-        samples: Whether these are the last known tokens, so that the row's logits give the
-            next one.
+        samples: Whether the row's logits give the next token.
+        is_computed: Whether the one token's keys and values are in the pool already, so that
+            only its logits are wanted. A sequence may have several such rows in a step.
     """
 
     sequence: Sequence
     start: int
     num_tokens: int
     samples: bool
+    is_computed: bool = False
+
+    @property
+    def scores(self) -> bool:
+        """Whether the row's logits say how likely the prompt's next token was."""
+        return self.is_computed and not self.samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +50,7 @@ class TokenLogprobs:
     """Natural logarithms of probabilities after temperature 1 and no filter.
 
     Attributes:
-        logprob: Of the chosen token.
+        logprob: Of the chosen token, or of the prompt's.
         top: (token id, logprob) of the best k, best first.
     """
 
@@ -60,7 +67,23 @@ class SampledToken:
 
 
 @dataclass(frozen=True, slots=True)
+class ScoredToken:
+    """How likely a prompt's token was, given those before it.
+
+    Attributes:
+        rank: 1 when no other token was likelier; equal ones share the better rank.
+    """
+
+    logprobs: TokenLogprobs
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingFailure:
     """Why one row has no next token; its sequence ends with `FinishReason.ERROR`."""
 
     reason: str
+
+
+RowResult = SampledToken | ScoredToken | SamplingFailure | None
+"""What came of a row; None of one that neither samples nor scores."""

@@ -28,7 +28,7 @@ class StepBlocks:
         """Blocks that `provide` would take for these rows."""
         num_blocks = 0
         copies: Counter[int] = Counter()
-        for row in rows:
+        for row in _writing(rows):
             num_blocks += self._num_growth(row)
             tail = self._written_tail(row)
             # Each row that copies lets go of the block; the last one left writes in place.
@@ -47,7 +47,7 @@ class StepBlocks:
             (source, target) blocks to copy before the step runs.
         """
         copies: list[tuple[int, int]] = []
-        for row in rows:
+        for row in _writing(rows):
             tail = self._written_tail(row)
             if tail is not None:
                 copies.extend(self._own(row, tail))
@@ -82,3 +82,8 @@ class StepBlocks:
         if row.start % self._block_size == 0:
             return None
         return row.sequence.block_table[row.start // self._block_size]
+
+
+def _writing(rows: Iterable[RowPlan]) -> Iterable[RowPlan]:
+    """The rows that write to the pool."""
+    return (row for row in rows if not row.is_computed)

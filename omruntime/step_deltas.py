@@ -7,10 +7,15 @@ from collections.abc import Sequence as Rows
 
 from omruntime.outputs import RequestTimings, TokenDelta
 from omruntime.sequence import FinishReason, Sequence
-from omruntime.step import SampledToken, SamplingFailure, StepPlan
+from omruntime.step import (
+    RowResult,
+    SampledToken,
+    SamplingFailure,
+    ScoredToken,
+    StepPlan,
+    TokenLogprobs,
+)
 from omruntime.token_stream import merge
-
-Sampled = SampledToken | SamplingFailure | None
 
 EngineOutput = tuple[str, TokenDelta]
 """A request id and what is new for it."""
@@ -26,28 +31,26 @@ class StepDeltas:
     def __init__(self) -> None:
         self.num_finished = {reason.value: 0 for reason in FinishReason}
 
-    def of_step(self, plan: StepPlan, sampled: Rows[Sampled]) -> list[EngineOutput]:
-        """What a step that was taken over brought, one entry for each row that has news."""
+    def of_step(self, plan: StepPlan, results: Rows[RowResult]) -> list[EngineOutput]:
+        """What a step that was taken over brought, one entry for each sequence with news."""
         now = time.monotonic()
+        by_sequence: dict[Sequence, list[RowResult]] = {}
+        for row, result in zip(plan.rows, results, strict=True):
+            by_sequence.setdefault(row.sequence, []).append(result)
         outputs: list[EngineOutput] = []
-        for row, token in zip(plan.rows, sampled, strict=True):
-            sequence = row.sequence
-            if isinstance(token, SampledToken):
-                if sequence.first_token_at is None:
-                    sequence.first_token_at = now
-                outputs.append((sequence.request_id, self._token(sequence, token)))
-            elif isinstance(token, SamplingFailure):
-                outputs.append(self.last(sequence, token.reason))
+        for sequence, own in by_sequence.items():
+            delta, error = _news(own)
+            if delta.token_ids and sequence.first_token_at is None:
+                sequence.first_token_at = now
+            if sequence.finish_reason is not None:
+                outputs.append((sequence.request_id, merge(delta, self._end(sequence, error))))
+            elif delta.token_ids or delta.prompt_logprobs:
+                outputs.append((sequence.request_id, delta))
         return outputs
 
     def last(self, sequence: Sequence, error: str = "") -> EngineOutput:
         """What ends a finished sequence, without tokens; once for each."""
         return sequence.request_id, self._end(sequence, error)
-
-    def _token(self, sequence: Sequence, token: SampledToken) -> TokenDelta:
-        logprobs = () if token.logprobs is None else (token.logprobs,)
-        delta = TokenDelta((token.token_id,), logprobs)
-        return delta if sequence.finish_reason is None else merge(delta, self._end(sequence, ""))
 
     def _end(self, sequence: Sequence, error: str) -> TokenDelta:
         reason = sequence.finish_reason
@@ -60,6 +63,24 @@ class StepDeltas:
             num_cached_tokens=sequence.num_cached_tokens,
             timings=_timings(sequence, time.monotonic()),
         )
+
+
+def _news(results: Rows[RowResult]) -> tuple[TokenDelta, str]:
+    """What the rows of one sequence brought, and why it failed; nothing counts after that."""
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    scores: list[ScoredToken] = []
+    error = ""
+    for result in results:
+        if isinstance(result, SampledToken):
+            token_ids = (result.token_id,)
+            logprobs = () if result.logprobs is None else (result.logprobs,)
+        elif isinstance(result, ScoredToken):
+            scores.append(result)
+        elif isinstance(result, SamplingFailure):
+            error = result.reason
+            break
+    return TokenDelta(token_ids, logprobs, prompt_logprobs=tuple(scores)), error
 
 
 def _timings(sequence: Sequence, now: float) -> RequestTimings:

@@ -58,6 +58,8 @@ class Tenants:
     def charge(self, sequence: Sequence, num_tokens: int) -> None:
         """Count tokens of service: the prompt at its first admission, then every answer token.
 
+        Each position that is scored counts like an answer token, as it takes as much.
+
         What is computed again after a preemption is the engine's doing and costs nothing.
         """
         tenant = sequence.request.scheduling.tenant

@@ -53,6 +53,7 @@ def merge(first: TokenDelta, second: TokenDelta) -> TokenDelta:
         second,
         token_ids=first.token_ids + second.token_ids,
         logprobs=first.logprobs + second.logprobs,
+        prompt_logprobs=first.prompt_logprobs + second.prompt_logprobs,
     )
 
 

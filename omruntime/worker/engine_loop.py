@@ -115,4 +115,5 @@ class EngineLoop:
 
 
 def _is_plain(delta: TokenDelta) -> bool:
-    return len(delta.token_ids) == 1 and not delta.logprobs and delta.finish_reason is None
+    has_more = delta.logprobs or delta.prompt_logprobs or delta.finish_reason is not None
+    return len(delta.token_ids) == 1 and not has_more

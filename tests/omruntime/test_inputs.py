@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from omruntime.buckets import Bucket, Phase
@@ -45,6 +47,21 @@ def test_nothing_of_a_longer_row_stays_behind() -> None:
     fresh = pack(StepPlan(bucket, (short,)), HostInputs.zeros(bucket))
     for name, array in again.named().items():
         np.testing.assert_array_equal(array, fresh.named()[name], err_msg=name)
+
+
+def test_what_is_in_the_pool_gets_no_slot() -> None:
+    """Its row reads its past like any other; also where nothing else writes."""
+    written, computed = row([0] * 9, [5, 9, 7], 6, 1), row([1, 2, 3], [3], 1, 1)
+    computed = replace(computed, samples=False, is_computed=True)
+    for bucket in (Bucket(Phase.DECODE, 3, 1, 2), Bucket(Phase.PREFILL, 3, 2, 2)):
+        inputs = pack(StepPlan(bucket, (computed, written)), HostInputs.zeros(bucket))
+        assert inputs.input_ids[:, 0].tolist() == [2, 0, 0]
+        assert inputs.past_lens.tolist() == [1, 6, 0]
+        mapping = map_slots(StepPlan(bucket, (computed, written)), BLOCK_SIZE)
+        assert mapping.rows.tolist() == [bucket.tokens]
+        assert mapping.slots.tolist() == [9 * 4 + 2]
+        nothing = map_slots(StepPlan(bucket, (computed, computed)), BLOCK_SIZE)
+        assert (nothing.rows.size, nothing.slots.size) == (0, 0)
 
 
 def test_slots_follow_the_block_table_across_block_edges() -> None:

@@ -145,6 +145,26 @@ MUTATIONS = {
         "victim = max(self._running.values(), key=_rank)",
         "victim = min(self._running.values(), key=_rank)",
     ),
+    "scored row given a block to write to": (
+        "step_blocks",
+        "return (row for row in rows if not row.is_computed)",
+        "return rows",
+    ),
+    "answer begun before its prompt is scored": (
+        "row_choice",
+        "is_end and not sequence.num_unscored and",
+        "is_end and",
+    ),
+    "scores told again after a preemption": (
+        "lifecycle",
+        "sequence.num_preemptions += 1",
+        "sequence.num_preemptions += 1; sequence.num_scored = 0",
+    ),
+    "prompt scored before it is computed": (
+        "sequence",
+        "self.num_computed_tokens >= self.num_prompt_tokens and",
+        "self.num_computed_tokens >= self.num_prompt_tokens - 1 and",
+    ),
     "released block handed out while held": (
         "block_pool",
         "if count == 0:",

@@ -9,7 +9,7 @@ from omruntime.manifest import SamplingDefaults
 from omruntime.sampler import Sampler, token_logprobs
 from omruntime.sampling_params import MAX_LOGPROBS, SamplingParams
 from omruntime.sequence import Request, Sequence
-from omruntime.step import SampledToken, SamplingFailure
+from omruntime.step import RowPlan, SampledToken, SamplingFailure, ScoredToken
 
 VOCAB_SIZE = 50
 EOS = 2
@@ -172,6 +172,29 @@ def test_logprobs_0_gives_the_chosen_token_only() -> None:
     assert isinstance(token, SampledToken)
     assert token.logprobs is not None
     assert token.logprobs.top == ()
+
+
+def score_of(row: list[float], token_id: int, k: int) -> ScoredToken | SamplingFailure:
+    """The score of the second token of a prompt after a row of logits."""
+    params = SamplingParams(max_new_tokens=0, prompt_logprobs=k)
+    sequence = Sequence.of(Request("r", (0, token_id), params), 0)
+    plan = RowPlan(sequence, 0, 1, samples=False, is_computed=True)
+    (score,) = Sampler(len(row), [EOS]).score(np.array([row], np.float32), [plan])
+    return score
+
+
+def test_a_score_has_logprob_rank_and_the_best() -> None:
+    score = score_of([1.0, 3.0, 2.0, 2.0], 3, 2)
+    assert isinstance(score, ScoredToken)
+    wanted = torch.tensor([1.0, 3.0, 2.0, 2.0]).log_softmax(dim=-1).tolist()
+    assert score.logprobs.logprob == pytest.approx(wanted[3], abs=1e-6)
+    assert [i for i, _ in score.logprobs.top] == [1, 2]
+    assert score.rank == 2, "equal ones share the better rank"
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_score_of_no_numbers_is_a_failure(bad: float) -> None:
+    assert isinstance(score_of([1.0, bad, 2.0], 0, 0), SamplingFailure)
 
 
 def test_equal_logprobs_are_listed_by_lower_id() -> None:

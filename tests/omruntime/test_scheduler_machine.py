@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 from collections import deque
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -36,7 +37,15 @@ from omruntime.sampling_params import SamplingParams
 from omruntime.scheduler import Scheduler, SchedulerOptions
 from omruntime.scheduling import Scheduling, Urgency
 from omruntime.sequence import FinishReason, Request, Sequence, SequenceStatus
-from omruntime.step import RowPlan, SampledToken, SamplingFailure, StepPlan
+from omruntime.step import (
+    RowPlan,
+    RowResult,
+    SampledToken,
+    SamplingFailure,
+    ScoredToken,
+    StepPlan,
+    TokenLogprobs,
+)
 
 EOS, STOP = 8, 9
 MAX_MODEL_LEN = 20
@@ -141,6 +150,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
         self.live: dict[str, Sequence] = {}
         self.answers: dict[str, list[int]] = {}
+        self.scored: dict[str, list[int]] = {}
         self.admitted: set[str] = set()
         self.recent: deque[tuple[str, list[int]]] = deque(maxlen=6)
 
@@ -236,9 +246,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         plan = self.plan_step()
         self.kv.copy_blocks(plan.block_copies)
         for row in plan.rows:
-            self.kv.write(row, [POISON] * row.num_tokens)
+            if not row.is_computed:
+                self.kv.write(row, [POISON] * row.num_tokens)
         failed = self.scheduler.fail(plan)
-        assert failed == [row.sequence for row in plan.rows]
+        assert failed == list(dict.fromkeys(row.sequence for row in plan.rows))
         for sequence in failed:
             self.expect_finished(sequence, FinishReason.ERROR)
 
@@ -298,6 +309,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for request_id, sequence in self.live.items():
             answer = sequence.token_ids[sequence.num_prompt_tokens :]
             assert answer == self.answers[request_id], "tokens were lost or made up"
+            assert sequence.num_scored >= len(self.scored[request_id]), "a score came twice"
 
     @invariant()
     def cache_tells_the_truth(self) -> None:
@@ -328,20 +340,28 @@ class SchedulerMachine(RuleBasedStateMachine):
     def add(self, prompt: list[int], salt: str, leader_id: str | None) -> str:
         self.num_requests += 1
         request_id = f"r{self.num_requests}"
+        is_scored = self.random.random() < 0.3
+        lengths = [None, None, 1, 5, 12] + [0, 0] * is_scored
         params = SamplingParams(
-            max_new_tokens=self.random.choice([None, None, 1, 5, 12]),
+            max_new_tokens=self.random.choice(lengths),
             ignore_eos=self.random.random() < 0.5,
             stop_token_ids=(STOP,),
+            prompt_logprobs=0 if is_scored else None,
         )
-        self.submit(Request(request_id, tuple(prompt), params, salt, leader_id, self.wishes()))
+        request = Request(request_id, tuple(prompt), params, salt, leader_id, self.wishes())
+        score_from = self.random.choice([0, 0, len(prompt) // 2, max(0, len(prompt) - 1)])
+        bypasses = self.random.random() < 0.1
+        self.submit(replace(request, score_from=score_from, bypasses_prefix_cache=bypasses))
         return request_id
 
     def submit(self, request: Request) -> None:
         try:
             self.live[request.request_id] = self.scheduler.add(request, self.now)
             self.answers[request.request_id] = []
+            self.scored[request.request_id] = []
         except RequestError:
-            assert not 0 < len(request.prompt_token_ids) < MAX_MODEL_LEN
+            most = MAX_MODEL_LEN if request.params.max_new_tokens == 0 else MAX_MODEL_LEN - 1
+            assert not 0 < len(request.prompt_token_ids) <= most
         except OverloadedError:
             assert self.scheduler.num_waiting > 0
 
@@ -394,42 +414,77 @@ class SchedulerMachine(RuleBasedStateMachine):
             past = self.kv.read(row.sequence.block_table, row.start)
             assert past == history[: row.start], f"{row.sequence.request_id} reads a foreign past"
             values.append(history[row.start : row.start + row.num_tokens])
-            assert row.samples == (row.start + row.num_tokens == len(history))
+            self.check_row(row)
         for row, new in zip(rows, values, strict=True):
-            self.kv.write(row, new)
+            if row.is_computed:
+                assert new == self.kv.read(row.sequence.block_table, row.start + 1)[row.start :]
+            else:
+                self.kv.write(row, new)
 
-    def sample(self, plan: StepPlan) -> list[SampledToken | SamplingFailure | None]:
+    def check_row(self, row: RowPlan) -> None:
+        """An answer begins after its prompt's scores, and never where none is wanted."""
+        sequence = row.sequence
+        is_end = row.start + row.num_tokens == len(sequence.token_ids)
+        is_told = len(self.scored[sequence.request_id]) == self.num_scores(sequence)
+        is_wanted = sequence.params.max_new_tokens != 0
+        if row.is_computed:
+            assert row.start < sequence.num_prompt_tokens == len(sequence.token_ids)
+            assert row.num_tokens == 1
+            assert row.samples == is_end
+            assert is_wanted or not row.samples
+        else:
+            # A prompt that is scored is sampled by a row of its own, also when no score is left.
+            is_scored = sequence.params.prompt_logprobs is not None
+            is_first = (
+                is_scored and sequence.num_output_tokens == 0 < sequence.num_prompt_tokens - 1
+            )
+            assert row.samples == (is_end and is_wanted and not is_first)
+            assert not row.samples or is_told
+
+    def num_scores(self, sequence: Sequence) -> int:
+        """Positions whose logprobs the request wants."""
+        if sequence.params.prompt_logprobs is None:
+            return 0
+        return sequence.num_prompt_tokens - max(1, sequence.request.score_from)
+
+    def sample(self, plan: StepPlan) -> list[RowResult]:
         # Ends are rare enough that answers outgrow the pool.
         token_ids = self.random.choices([0, 1, 2, EOS, STOP], [14, 14, 14, 1, 1], k=len(plan.rows))
+        score = ScoredToken(TokenLogprobs(-1.0, ()), 1)
         return [
-            SampledToken(token_id) if row.samples else None
+            SampledToken(token_id) if row.samples else score if row.scores else None
             for row, token_id in zip(plan.rows, token_ids, strict=True)
         ]
 
-    def take_over(
-        self, plan: StepPlan, sampled: list[SampledToken | SamplingFailure | None]
-    ) -> None:
-        expected = []
+    def take_over(self, plan: StepPlan, sampled: list[RowResult]) -> None:
+        expected: list[tuple[Sequence, FinishReason]] = []
         for row, token in zip(plan.rows, sampled, strict=True):
             sequence = row.sequence
-            if sequence.status is SequenceStatus.FINISHED:
+            if sequence.status is SequenceStatus.FINISHED or sequence in dict(expected):
                 continue
+            if isinstance(token, ScoredToken):
+                scored = self.scored[sequence.request_id]
+                scored.append(row.start + 1)
+                first = max(1, sequence.request.score_from)
+                assert scored == list(range(first, first + len(scored))), "not in turn"
             if isinstance(token, SampledToken):
                 self.answers[sequence.request_id].append(token.token_id)
-            reason = self.naive_reason(sequence, token)
+            reason = self.naive_reason(row, token)
             if reason is not None:
                 expected.append((sequence, reason))
         assert self.scheduler.update(plan, sampled) == [s for s, _ in expected]
         for sequence, reason in expected:
             self.expect_finished(sequence, reason)
 
-    def naive_reason(
-        self, sequence: Sequence, token: SampledToken | SamplingFailure | None
-    ) -> FinishReason | None:
+    def naive_reason(self, row: RowPlan, token: RowResult) -> FinishReason | None:
+        sequence = row.sequence
         if isinstance(token, SamplingFailure):
             return FinishReason.ERROR
-        if token is None:
-            return None
+        if not isinstance(token, SampledToken):
+            end = max(sequence.num_computed_tokens, row.start + row.num_tokens)
+            is_told = len(self.scored[sequence.request_id]) == self.num_scores(sequence)
+            is_done = end >= sequence.num_prompt_tokens and is_told
+            return FinishReason.LENGTH if is_done and sequence.params.max_new_tokens == 0 else None
         params, answer = sequence.params, self.answers[sequence.request_id]
         if token.token_id == STOP or (token.token_id == EOS and not params.ignore_eos):
             return FinishReason.STOP
@@ -442,7 +497,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert sequence.finish_reason is reason
         assert not sequence.block_table
         self.recent.append((sequence.request.cache_salt, sequence.token_ids))
+        if reason is FinishReason.LENGTH:
+            assert len(self.scored[sequence.request_id]) == self.num_scores(sequence)
         del self.live[sequence.request_id], self.answers[sequence.request_id]
+        del self.scored[sequence.request_id]
 
 
 # 20,000 rules for every change, ten times as many for `make soak`.

@@ -7,6 +7,7 @@ changes it, so engine tests compare with `toy_answer` token by token.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -55,6 +56,15 @@ BUCKETS = (
 )
 
 
+# Buckets over prompts of thousands of tokens, and logits that nobody can keep many of by accident.
+LONG_MODEL_LEN = 2048
+LARGE_VOCAB_SIZE = 4001
+LONG_BUCKETS = tuple(
+    Bucket(*shape, LONG_MODEL_LEN // BLOCK_SIZE)
+    for shape in ((Phase.DECODE, 1, 1), (Phase.DECODE, 16, 1), (Phase.PREFILL, 1, 256))
+)
+
+
 def toy_answer(prompt: tuple[int, ...], num_tokens: int) -> tuple[int, ...]:
     """What the model generates greedily, end tokens ignored."""
     tokens = list(prompt)
@@ -65,11 +75,28 @@ def toy_answer(prompt: tuple[int, ...], num_tokens: int) -> tuple[int, ...]:
 
 def write_toy_bundle(folder: Path) -> Path:
     """Write the toy model as a bundle and return its folder."""
-    program = folder / "programs" / "step.onnx"
+    return _write(folder, _toy_manifest(_ENTRY), VOCAB_SIZE)
+
+
+def write_long_toy_bundle(folder: Path) -> Path:
+    """The same model for long prompts, with a large vocabulary."""
+    short = _toy_manifest(_ENTRY)
+    model = replace(short.model, vocab_size=LARGE_VOCAB_SIZE, max_model_len=LONG_MODEL_LEN)
+    logits = replace(OUTPUTS[0], shape=("batch", LARGE_VOCAB_SIZE))
+    program = replace(short.programs[0], outputs=(logits, OUTPUTS[1]), buckets=LONG_BUCKETS)
+    return _write(folder, replace(short, model=model, programs=(program,)), LARGE_VOCAB_SIZE)
+
+
+_ENTRY = FileEntry("programs/step.onnx", 0, "0" * 64)
+
+
+def _write(folder: Path, manifest: Manifest, vocab_size: int) -> Path:
+    program = folder / _ENTRY.path
     program.parent.mkdir(parents=True)
-    onnx.save(_toy_graph(), program)
-    entry = FileEntry("programs/step.onnx", program.stat().st_size, "0" * 64)
-    (folder / MANIFEST_NAME).write_text(_toy_manifest(entry).to_json(), encoding="utf-8")
+    onnx.save(_toy_graph(vocab_size), program)
+    entry = replace(_ENTRY, size_bytes=program.stat().st_size)
+    manifest = replace(manifest, files=(entry,))
+    (folder / MANIFEST_NAME).write_text(manifest.to_json(), encoding="utf-8")
     return folder
 
 
@@ -105,19 +132,20 @@ def _toy_manifest(entry: FileEntry) -> Manifest:
     )
 
 
-def _toy_graph() -> onnx.ModelProto:
+def _toy_graph(vocab_size: int) -> onnx.ModelProto:
     constants = {
-        "zero": 0, "one": 1, "vocab": VOCAB_SIZE,
-        "float_zero": 0.0, "float_vocab": float(VOCAB_SIZE),
+        "zero": 0, "one": 1, "vocab": vocab_size,
+        "float_zero": 0.0, "float_vocab": float(vocab_size),
         "axis_1": [1], "axis_2": [2], "flat": [-1],
         "kv_shape": [1, -1, HEAD_DIM], "hot": [0.0, 10.0],
         "first": [0], "third_dim": [HEAD_DIM],
     }  # fmt: skip
+    outputs = (replace(OUTPUTS[0], shape=("batch", vocab_size)), OUTPUTS[1])
     graph = helper.make_graph(
         [*_new_part(), *_past_part("key"), *_past_part("value"), *_result_part()],
         "toy",
         [_value_info(spec) for spec in INPUTS],
-        [_value_info(spec) for spec in OUTPUTS],
+        [_value_info(spec) for spec in outputs],
         [_constant(name, value) for name, value in constants.items()],
     )
     opset = helper.make_opsetid("", 18)

@@ -43,6 +43,7 @@ def test_streams_refusals_and_cancellations(toy_bundle: Path) -> None:
             await ids(engine)
             await merged(engine)
             await logprobs(engine)
+            await prompt_logprobs(engine)
             await cancelled_at_random_times(engine)
             assert await engine.flush_prefix_cache() > 0
             assert engine.counters().prefix_cache.num_flushed > 0
@@ -95,6 +96,19 @@ async def logprobs(engine: WorkerEngine) -> None:
     params: SamplingParams = replace(GREEDY, logprobs=3)
     answer = await read_all(await engine.submit(Request("logprobs", (1,), params)))
     assert [len(entry.top) for entry in answer.logprobs] == [3] * 20
+
+
+async def prompt_logprobs(engine: WorkerEngine) -> None:
+    prompt = (1, 2, 3) * 13
+    params = replace(GREEDY, prompt_logprobs=2)
+    answer = await read_all(await engine.submit(Request("scored", prompt, params)))
+    assert answer.token_ids == toy_answer(prompt, 20)
+    assert len(answer.prompt_logprobs) == 38
+    for end, score in enumerate(answer.prompt_logprobs, start=1):
+        assert (score.rank == 1) == (toy_answer(prompt[:end], 1) == prompt[end : end + 1])
+    only = replace(params, max_new_tokens=0)
+    alone = await read_all(await engine.submit(Request("only", prompt, only)))
+    assert (alone.prompt_logprobs, alone.token_ids) == (answer.prompt_logprobs, ())
 
 
 async def cancelled_at_random_times(engine: WorkerEngine) -> None:
