@@ -60,6 +60,8 @@ class CostFile:
 
     def __init__(self, path: Path, key: CostKey) -> None:
         self._key = key
+        # Seconds of buckets that the limits of this run leave out, for a run with wider ones.
+        self._others: dict[Bucket, float] = {}
         self.path = path
 
     @staticmethod
@@ -72,21 +74,23 @@ class CostFile:
         try:
             with self.path.open("rb") as file:
                 text = file.read(MAX_FILE_BYTES + 1)
-            switch_s, seconds = _parsed(text, self._key, costs)
+            switch_s, seconds = _parsed(text, self._key)
         except FileNotFoundError:
             return
         except (OSError, ValueError, RecursionError, OmError) as error:
             logger.warning("measured costs are ignored path=%s reason=%s", self.path, error)
             return
         costs.switch_s = switch_s
+        self._others = {b: value for b, value in seconds.items() if b not in costs}
         for bucket, value in seconds.items():
-            costs.measure(bucket, value)
+            if bucket in costs:
+                costs.measure(bucket, value)
 
     def save(self, costs: CostTable) -> None:
         """Write the measured costs, whole or not at all; a refusal is only logged."""
         rows = [
             [b.phase.value, b.batch, b.tokens, b.past_blocks, round(seconds, 9)]
-            for b, seconds in costs.measured.items()
+            for b, seconds in {**self._others, **costs.measured}.items()
         ]
         plain = {
             "format_version": FORMAT_VERSION,
@@ -100,7 +104,7 @@ class CostFile:
             logger.info("measured costs stay in memory path=%s reason=%s", self.path, error)
 
 
-def _parsed(text: bytes, key: CostKey, costs: CostTable) -> tuple[float, dict[Bucket, float]]:
+def _parsed(text: bytes, key: CostKey) -> tuple[float, dict[Bucket, float]]:
     """Switch cost, and seconds by bucket; ValueError says what is wrong."""
     if len(text) > MAX_FILE_BYTES:
         raise ValueError(f"more than {MAX_FILE_BYTES} bytes")
@@ -112,11 +116,7 @@ def _parsed(text: bytes, key: CostKey, costs: CostTable) -> tuple[float, dict[Bu
     rows = plain.get("seconds")
     if not isinstance(rows, list):
         raise ValueError("no list of seconds")
-    seconds = dict(_row(row) for row in rows)
-    unknown = [bucket for bucket in seconds if bucket not in costs]
-    if unknown:
-        raise ValueError(f"{unknown[0]} is no bucket of this bundle")
-    return _duration(plain.get("switch_s")), seconds
+    return _duration(plain.get("switch_s")), dict(_row(row) for row in rows)
 
 
 def _row(row: object) -> tuple[Bucket, float]:

@@ -38,6 +38,7 @@ from omruntime.outputs import EngineCounters, EngineLoad
 from omruntime.phase_policy import Targets
 from omruntime.prefix_cache import PrefixCache, PrefixCacheCounters
 from omruntime.profiler import StepProfiler
+from omruntime.reach import reachable
 from omruntime.sampler import Sampler
 from omruntime.scheduler import Scheduler, SchedulerOptions
 from omruntime.sequence import FinishReason, Request, Sequence
@@ -85,13 +86,14 @@ class Engine:
         self._kv_cache = KVCache(device, manifest.model, manifest.kv, self.limits.num_blocks)
         self._pool = BlockPool(self.limits.num_blocks)
         self._cache = self._new_prefix_cache() if settings.enable_prefix_cache else None
-        self._costs = CostTable(manifest.bucket_table(), manifest.kv.block_size)
+        self._buckets = reachable(manifest.bucket_table(), self.limits)
+        self._costs = CostTable(self._buckets, manifest.kv.block_size)
         key = _cost_key(manifest, device, settings)
         self._cost_file = CostFile.within(settings.cache_dir, key)
         self._cost_file.load_into(self._costs)
         self._scheduler = Scheduler(
             self.limits,
-            manifest.bucket_table(),
+            self._buckets,
             self._pool,
             self._cache,
             manifest.model.eos_token_ids,
@@ -119,14 +121,16 @@ class Engine:
     def warm_up(
         self, progress: Callable[[int, int, Bucket], None], budget_s: float | None = None
     ) -> None:
-        """Run every bucket and every way of sampling once, and measure what is not known yet.
+        """Run what can be needed once, and measure what is not known yet.
+
+        That is every bucket within the limits, and every way of sampling.
 
         Args:
             progress: Called before each bucket with its number from 0, their count, the bucket.
             budget_s: Run only what is known to take about so long all told, and what is not
                 known: to serve again soon. None runs everything.
         """
-        buckets = self._executor.buckets
+        buckets = tuple(bucket for bucket in self._executor.buckets if bucket in self._costs)
         if budget_s is not None:
             buckets = runs_within(buckets, self._costs, budget_s)
         if warm_up(self._executor.time_run, buckets, self._costs, progress):

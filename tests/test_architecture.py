@@ -44,7 +44,7 @@ RANKS = (
     {"buckets", "settings", "field_types", "owner_process", "row_workspace"},
     {"manifest", "cost_table", "scheduling"},
     {"sampling_params", "bundle_files", "limits", "cost_file", "switching", "warm_up"},
-    {"device", "block_pool", "sequence", "seeds", "draw", "pinned"},
+    {"device", "block_pool", "sequence", "seeds", "draw", "pinned", "reach"},
     {"step", "logits", "kv_layout", "prefix_cache", "finish", "waiting_queue", "tenants"}
     | {"expiry", "output_lengths", "shared_prefill", "row_threads"},
     {"outputs", "sampler", "inputs", "row_choice", "step_blocks", "invariants"}

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from demo.processes import ROOT
+from tests.e2e.server_child import SHORT_CONTEXT
 
 HEAVY = ("torch", "transformers", "onnx", "onnxscript", "accelerate", "gguf", "safetensors")
 START_TIMEOUT_S = 240.0
@@ -46,7 +47,7 @@ def port(
 ) -> Iterator[str]:
     """The port of an installed `om-serve`."""
     port_file, log = tmp_path / "port", tmp_path / "log"
-    flags = ["--grpc-port", "0", "--port-file", str(port_file), "--num-blocks", "64"]
+    flags = ["--grpc-port", "0", "--port-file", str(port_file), *SHORT_CONTEXT]
     with log.open("wb") as output:
         server = subprocess.Popen(
             [str(installed / "om-serve"), str(smollm2_bundle), *flags],
