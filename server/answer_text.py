@@ -20,13 +20,20 @@ class AnswerText:
     """
 
     def __init__(
-        self, index: int, num_prompt_tokens: int, params: SamplingParams, tokenizer: Tokenizer
+        self,
+        index: int,
+        num_prompt_tokens: int,
+        params: SamplingParams,
+        tokenizer: Tokenizer,
+        has_text: bool = True,
     ) -> None:
+        """Begin one answer; without text nothing is decoded, and no stop string found."""
         self.finished = False
         self._index = index
         self._num_prompt_tokens = num_prompt_tokens
         self._params = params
         self._tokenizer = tokenizer
+        self._has_text = has_text
         self._detokenizer = Detokenizer(tokenizer, params.skip_special_tokens)
         self._stop = StopMatcher(params.stop, params.include_stop)
         self._matched: str | None = None
@@ -54,6 +61,9 @@ class AnswerText:
 
     def _read_tokens(self, delta: TokenDelta) -> tuple[str, int]:
         """The text that may go out and the number of tokens up to the stop string."""
+        if not self._has_text:
+            self._num_output_tokens += len(delta.token_ids)
+            return "", len(delta.token_ids)
         pieces = []
         for count, token_id in enumerate(delta.token_ids, start=1):
             self._num_output_tokens += 1

@@ -6,7 +6,7 @@ accepted, an error before that, and one log line at the end.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -62,6 +62,15 @@ async def terminated_deltas(
             observer.finished(tally)
 
 
+async def final_deltas(deltas: AsyncIterable[TextDelta]) -> AsyncGenerator[TextDelta, None]:
+    """Each answer as one delta that holds all of it, when it has ended."""
+    parts: dict[int, list[TextDelta]] = {}
+    async for delta in deltas:
+        parts.setdefault(delta.index, []).append(delta)
+        if delta.finish_reason is not None:
+            yield _joined(parts.pop(delta.index))
+
+
 def join_deltas(deltas: Iterable[TextDelta]) -> tuple[TextDelta, ...]:
     """Each answer as one delta that holds all of it, by index."""
     by_index: dict[int, list[TextDelta]] = {}
@@ -76,19 +85,29 @@ def _joined(parts: list[TextDelta]) -> TextDelta:
         text="".join(part.text for part in parts),
         token_ids=tuple(token_id for part in parts for token_id in part.token_ids),
         logprobs=tuple(entry for part in parts for entry in part.logprobs),
+        prompt_logprobs=tuple(entry for part in parts for entry in part.prompt_logprobs),
     )
 
 
 def slice_delta(delta: TextDelta, max_tokens: int) -> Iterator[TextDelta]:
-    """The same delta in pieces of at most `max_tokens`; the last one alone can be terminal.
+    """The same delta in pieces of at most `max_tokens` of prompt and of answer each.
 
-    Text goes with the last piece, since where it divides among the tokens is not known.
+    The last one alone can be terminal. Text goes with it, since where it divides among the
+    tokens is not known.
     """
+    while len(delta.prompt_logprobs) > max_tokens:
+        yield TextDelta(delta.index, "", (), prompt_logprobs=delta.prompt_logprobs[:max_tokens])
+        delta = replace(delta, prompt_logprobs=delta.prompt_logprobs[max_tokens:])
     start = 0
     while len(delta.token_ids) - start > max_tokens:
         end = start + max_tokens
         yield TextDelta(
-            delta.index, "", delta.token_ids[start:end], logprobs=delta.logprobs[start:end]
+            delta.index,
+            "",
+            delta.token_ids[start:end],
+            logprobs=delta.logprobs[start:end],
+            prompt_logprobs=delta.prompt_logprobs,
         )
+        delta = replace(delta, prompt_logprobs=())
         start = end
     yield replace(delta, token_ids=delta.token_ids[start:], logprobs=delta.logprobs[start:])

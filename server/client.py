@@ -22,14 +22,18 @@ from omruntime.sampling_params import SamplingParams
 from server.client_messages import (
     CHANNEL_OPTIONS,
     CallOptions,
+    Continuations,
     Generation,
     Prompt,
+    Scores,
     call_error,
     generate_request,
     generate_stream_request,
     generation_from,
     load_from,
     require_target,
+    score_request,
+    scores_from,
     tokenize_request,
     translated_errors,
 )
@@ -132,6 +136,28 @@ class Client:
                     yield delta_from(event)
         finally:
             call.cancel()
+
+    def score(
+        self,
+        prompt: Prompt,
+        continuations: Continuations,
+        top_logprobs: int = 0,
+        options: CallOptions = _DEFAULT_OPTIONS,
+    ) -> Scores:
+        """Say how likely continuations of a prompt are; generates nothing.
+
+        Args:
+            continuations: Each scored by itself.
+            top_logprobs: List the best so many tokens at each position, 0 to 20.
+
+        Raises:
+            RequestError: A value cannot be sent.
+            CallError: The call failed.
+        """
+        message = score_request(prompt, continuations, top_logprobs, options)
+        with translated_errors(self.target):
+            response = self._stubs.inference.Score(message, timeout=options.timeout_s)
+        return scores_from(response)
 
     def tokenize(
         self,
@@ -268,6 +294,19 @@ class AsyncClient:
                     yield delta_from(event)
         finally:
             call.cancel()
+
+    async def score(
+        self,
+        prompt: Prompt,
+        continuations: Continuations,
+        top_logprobs: int = 0,
+        options: CallOptions = _DEFAULT_OPTIONS,
+    ) -> Scores:
+        """As `Client.score`; cancelling the task cancels the request."""
+        message = score_request(prompt, continuations, top_logprobs, options)
+        with translated_errors(self.target):
+            response = await self._stubs.inference.Score(message, timeout=options.timeout_s)
+        return scores_from(response)
 
     async def tokenize(
         self,

@@ -16,7 +16,8 @@ from omruntime.errors import CallError, OmError, RequestError
 from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import FinishReason
 from server.chat_session import ChatSession
-from server.client_messages import CallOptions, Generation, Prompt
+from server.client_call_flags import add_call_flags, call_options_of
+from server.client_messages import Generation, Prompt
 from server.client_options import add_sampling_flags, parse_token_ids, sampling_params_of
 from server.status import exit_code_of
 from server.terminal_client import TerminalClient
@@ -75,7 +76,37 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     generate = commands.add_parser(
         "generate", help="answer one prompt", epilog=_EPILOG, allow_abbrev=False
     )
-    prompt = generate.add_mutually_exclusive_group(required=True)
+    _add_prompt_flags(generate)
+    generate.add_argument("--echo", action="store_true", help="print the prompt before the answer")
+    generate.add_argument(
+        "--json",
+        action="store_true",
+        help="print one object: text, token_ids, finish_reason, matched_stop, usage, timings, "
+        "request_id, model, logprobs and prompt_logprobs when asked for; with --n above 1 also "
+        "choices",
+    )
+    chat = commands.add_parser(
+        "chat",
+        help="hold a conversation, one line a turn",
+        epilog=_EPILOG,
+        allow_abbrev=False,
+        description="Each line is a turn; /exit or end of input ends. Ctrl-C cancels the answer.",
+    )
+    chat.add_argument("--system", metavar="TEXT", help="system message before the first turn")
+    score = _add_score(commands)
+    for command in (generate, chat, score):
+        add_call_flags(command)
+    for command in (generate, chat):
+        add_sampling_flags(command)
+    arguments, rest = parser.parse_known_args(argv)
+    if rest:
+        found = {"generate": generate, "chat": chat, "score": score}
+        found[arguments.command].refuse_unknown(rest)
+    return arguments
+
+
+def _add_prompt_flags(parser: argparse.ArgumentParser) -> None:
+    prompt = parser.add_mutually_exclusive_group(required=True)
     prompt.add_argument("--prompt", metavar="TEXT", help="plain text")
     prompt.add_argument(
         "--prompt-ids", metavar="IDS", type=parse_token_ids, help="token ids, such as 5,17"
@@ -87,69 +118,57 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         help="one turn of a chat, the user's unless it begins with 'system:', 'user:' or "
         "'assistant:'; repeatable",
     )
-    generate.add_argument(
-        "--json",
-        action="store_true",
-        help="print one object: text, token_ids, finish_reason, matched_stop, usage, timings, "
-        "request_id, model, logprobs when asked for; with --n above 1 also choices",
-    )
-    chat = commands.add_parser(
-        "chat",
-        help="hold a conversation, one line a turn",
+
+
+def _add_score(commands: argparse._SubParsersAction[_Parser]) -> _Parser:
+    score = commands.add_parser(
+        "score",
+        help="say how likely continuations of a prompt are",
         epilog=_EPILOG,
         allow_abbrev=False,
-        description="Each line is a turn; /exit or end of input ends. Ctrl-C cancels the answer.",
+        description="Prints a line for each continuation: the natural logarithm of its "
+        "probability, 'greedy' when greedy decoding gives it, and the continuation.",
     )
-    chat.add_argument("--system", metavar="TEXT", help="system message before the first turn")
-    for command in (generate, chat):
-        _add_call_flags(command)
-        add_sampling_flags(command)
-    arguments, rest = parser.parse_known_args(argv)
-    if rest:
-        {"generate": generate, "chat": chat}[arguments.command].refuse_unknown(rest)
-    return arguments
-
-
-def _add_call_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--target",
-        default="localhost:50051",
-        help="host:port, [ipv6]:port or unix:path (default: %(default)s)",
+    _add_prompt_flags(score)
+    score.add_argument(
+        "--continuation",
+        dest="continuations",
+        metavar="TEXT",
+        action="append",
+        help="a text that may follow; repeatable",
     )
-    parser.add_argument("--model", help="served name; default: the served model")
-    parser.add_argument("--request-id", help="default: one is made")
-    parser.add_argument("--cache-salt", default="", help="share cached prompts with equal salts")
-    parser.add_argument(
-        "--template-arguments",
-        type=_parse_object,
-        metavar="JSON",
-        help="extra variables for the chat template, an object",
+    score.add_argument(
+        "--continuation-ids",
+        dest="continuations",
+        metavar="IDS",
+        action="append",
+        type=parse_token_ids,
+        help="the same as token ids, such as 5,17; repeatable",
     )
-    parser.add_argument("--timeout-s", type=float, help="deadline in seconds; default: none")
-
-
-def _parse_object(text: str) -> dict[str, object]:
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise argparse.ArgumentTypeError(f"not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"got {text!r}, wanted a JSON object")
-    return value
+    score.add_argument(
+        "--top-logprobs",
+        metavar="N",
+        type=int,
+        default=0,
+        help="with --json also the best N tokens at each position, 0 to 20 (default: 0)",
+    )
+    score.add_argument(
+        "--json",
+        action="store_true",
+        help="print one object: scores with logprob, is_greedy, tokens and usage; request_id, "
+        "model",
+    )
+    return score
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    if arguments.command == "score":
+        return _run_score(arguments)
     params = sampling_params_of(arguments)
     if arguments.command == "chat" and params.n > 1:
         raise RequestError(f"n is {params.n}, but a chat has one answer a turn; leave --n out")
     _refuse_without_effect(arguments, params)
-    options = CallOptions(
-        request_id=arguments.request_id,
-        model=arguments.model,
-        cache_salt=arguments.cache_salt,
-        template_arguments=arguments.template_arguments,
-        timeout_s=arguments.timeout_s,
-    )
+    options = call_options_of(arguments, echo=arguments.command == "generate" and arguments.echo)
     client = TerminalClient(arguments.target)
     if arguments.command == "chat":
         return ChatSession(client, params, options, arguments.system).run()
@@ -166,12 +185,40 @@ def _run(arguments: argparse.Namespace) -> int:
 def _refuse_without_effect(arguments: argparse.Namespace, params: SamplingParams) -> None:
     """Refuse flags that would be sent or computed for nothing."""
     is_chat = arguments.command == "chat"
-    if params.logprobs is not None and (is_chat or not arguments.json):
-        raise RequestError("--logprobs is shown by generate --json alone; add --json")
-    if arguments.template_arguments is not None and not (is_chat or arguments.chat_message):
+    for name in ("logprobs", "prompt_logprobs"):
+        if getattr(params, name) is not None and (is_chat or not arguments.json):
+            flag = name.replace("_", "-")
+            raise RequestError(f"--{flag} is shown by generate --json alone; add --json")
+    if not is_chat:
+        _refuse_unused_template_arguments(arguments)
+
+
+def _refuse_unused_template_arguments(arguments: argparse.Namespace) -> None:
+    if arguments.template_arguments is not None and not arguments.chat_message:
         raise RequestError(
             "--template-arguments is for the chat template; use it with --chat-message"
         )
+
+
+def _run_score(arguments: argparse.Namespace) -> int:
+    if not arguments.continuations:
+        raise RequestError("no continuation is given; add --continuation or --continuation-ids")
+    _refuse_unused_template_arguments(arguments)
+    if arguments.top_logprobs and not arguments.json:
+        raise RequestError("--top-logprobs is shown by score --json alone; add --json")
+    scores = TerminalClient(arguments.target).score(
+        _prompt_of(arguments),
+        arguments.continuations,
+        arguments.top_logprobs,
+        call_options_of(arguments),
+    )
+    if arguments.json:
+        print(json.dumps(dataclasses.asdict(scores), ensure_ascii=False))
+        return 0
+    for continuation, score in zip(arguments.continuations, scores.scores, strict=True):
+        shown = json.dumps(continuation, ensure_ascii=False)
+        print(f"{score.logprob:.6f} {'greedy' if score.is_greedy else '-'} {shown}")
+    return 0
 
 
 def _prompt_of(arguments: argparse.Namespace) -> Prompt:
@@ -241,4 +288,6 @@ def _choice(answer: TextDelta, params: SamplingParams) -> dict[str, object]:
     }
     if params.logprobs is not None:
         plain["logprobs"] = [dataclasses.asdict(entry) for entry in answer.logprobs]
+    if params.prompt_logprobs is not None:
+        plain["prompt_logprobs"] = [dataclasses.asdict(each) for each in answer.prompt_logprobs]
     return plain

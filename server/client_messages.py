@@ -10,7 +10,7 @@ import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -18,10 +18,18 @@ import grpc
 from omruntime.errors import CallError, RequestError
 from omruntime.outputs import EngineLoad
 from omruntime.sampling_params import SamplingParams
+from omruntime.scheduling import Scheduling
 from server.grpc_messages import delta_from, prompt_to, sampling_params_to
+from server.grpc_options import output_to, scheduling_to, score_from
 from server.pb import control_pb2
 from server.pb import inference_pb2 as pb
-from server.text import ChatMessage, TextDelta, TextRequest
+from server.text import (
+    ChatMessage,
+    ContinuationScore,
+    OutputOptions,
+    TextDelta,
+    TextRequest,
+)
 
 # Above the server's default for a message, so that the client never is the narrower end.
 MAX_MESSAGE_BYTES = 64 << 20
@@ -54,6 +62,15 @@ class Generation:
 
 
 @dataclass(frozen=True, slots=True)
+class Scores:
+    """What continuations of one prompt are worth, in their order."""
+
+    request_id: str
+    model: str
+    scores: tuple[ContinuationScore, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CallOptions:
     """What a call may say beside prompt and sampling parameters.
 
@@ -62,6 +79,9 @@ class CallOptions:
         model: Default: the served model.
         cache_salt: Cached prompt beginnings are shared among equal salts only.
         template_arguments: Extra variables for the chat template.
+        scheduling: Wishes about the request's turn; its deadline is `timeout_s`.
+        output: What the reply holds; without effect on `score`.
+        bypasses_prefix_cache: Compute the prompt anew and remember nothing of it for others.
         timeout_s: Deadline of the whole call in seconds; None waits without end.
     """
 
@@ -70,10 +90,16 @@ class CallOptions:
     cache_salt: str = ""
     template_arguments: Mapping[str, Any] | None = None
     timeout_s: float | None = None
+    scheduling: Scheduling = field(default_factory=Scheduling)
+    output: OutputOptions = field(default_factory=OutputOptions)
+    bypasses_prefix_cache: bool = False
 
 
 Prompt = str | Sequence[int] | Sequence[ChatMessage]
 """Text, token ids or a conversation."""
+
+Continuations = Sequence[str | Sequence[int]]
+"""Texts or token ids."""
 
 
 def text_request(prompt: Prompt, params: SamplingParams, options: CallOptions) -> TextRequest:
@@ -118,6 +144,9 @@ def generate_request(
             prompt=prompt_to(request),
             sampling_params=sampling_params_to(params),
             cache_salt=request.cache_salt,
+            scheduling=scheduling_to(options.scheduling),
+            output=output_to(options.output),
+            bypass_prefix_cache=options.bypasses_prefix_cache,
         )
     except (TypeError, ValueError) as error:
         raise RequestError(f"the request cannot be sent: {error}") from error
@@ -133,6 +162,37 @@ def generate_stream_request(
     """
     unary = generate_request(prompt, params, options)
     return pb.GenerateStreamRequest.FromString(unary.SerializeToString())
+
+
+def score_request(
+    prompt: Prompt, continuations: Continuations, top_logprobs: int, options: CallOptions
+) -> pb.ScoreRequest:
+    """The message of a Score call.
+
+    Raises:
+        RequestError: A value cannot be sent.
+    """
+    if isinstance(continuations, str):
+        raise RequestError("got one text, wanted a list of continuations: put it into a list")
+    request = text_request(prompt, SamplingParams(), options)
+    try:
+        return pb.ScoreRequest(
+            request_id=request.request_id,
+            model=options.model,
+            prompt=prompt_to(request),
+            continuations=[
+                pb.Continuation(text=each)
+                if isinstance(each, str)
+                else pb.Continuation(token_ids=pb.TokenIds(ids=each))
+                for each in continuations
+            ],
+            cache_salt=request.cache_salt,
+            scheduling=scheduling_to(options.scheduling),
+            top_logprobs=top_logprobs,
+            bypass_prefix_cache=options.bypasses_prefix_cache,
+        )
+    except (TypeError, ValueError) as error:
+        raise RequestError(f"the request cannot be sent: {error}") from error
 
 
 def tokenize_request(
@@ -152,6 +212,12 @@ def generation_from(response: pb.GenerateResponse) -> Generation:
     """Read the reply of a unary call."""
     answers = tuple(delta_from(choice) for choice in response.choices)
     return Generation(response.request_id, response.model, answers)
+
+
+def scores_from(response: pb.ScoreResponse) -> Scores:
+    """Read the reply of a Score call."""
+    scores = tuple(score_from(score) for score in response.scores)
+    return Scores(response.request_id, response.model, scores)
 
 
 def require_target(target: str) -> str:

@@ -28,6 +28,8 @@ SAMPLING_HELP = {
     "banned_token_ids": "tokens that are never chosen, such as 5,17",
     "n": "answers to the same prompt; default: 1",
     "logprobs": "logprobs of each token and of the best k, 0 to 20; default: off",
+    "prompt_logprobs": "logprobs of each prompt token and of the best k, 0 to 20; with "
+    "--max-new-tokens 0 alone; default: off",
     "stop": "text that ends the answer; repeatable",
     "stop_token_ids": "tokens that end the answer, such as 5,17",
     "include_stop": "keep a matched stop text; default: no",

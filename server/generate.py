@@ -16,12 +16,12 @@ from typing import Any
 from omruntime.errors import DuplicateRequestError, RequestError
 from omruntime.manifest import ModelFacts
 from omruntime.outputs import TokenDelta
-from omruntime.sampling_params import SamplingParams
-from omruntime.seeds import seed_of_choice, with_seed
+from omruntime.seeds import params_of_choice, with_seed
 from omruntime.sequence import FinishReason, Request
 from server.answer_text import AnswerText
 from server.answers import join_deltas
 from server.prompt import MAX_INLINE_CHARS, PromptEncoder
+from server.prompt_part import PromptPart
 from server.seams import EngineLike, TokenEngine
 from server.text import ChatMessage, TextDelta, TextRequest
 from server.tokenizer import TOKENIZER_FOLDER, Tokenizer
@@ -31,11 +31,12 @@ MAX_REQUEST_ID_CHARS = 256
 
 @dataclass(slots=True)
 class _Answer:
-    """One of the answers: its id in the engine, its tokens, its text so far."""
+    """One of the answers: its id in the engine, its tokens, its text and its prompt's so far."""
 
     engine_id: str
     tokens: AsyncIterator[TokenDelta]
     text: AnswerText
+    prompt: PromptPart
 
 
 @dataclass(slots=True)
@@ -89,7 +90,7 @@ class TextGenerator:
                     if answer.text.stopped and not (was_stopped or answer.text.finished):
                         self._engine.cancel(answer.engine_id, FinishReason.STOP)
                     if text_delta is not None:
-                        yield text_delta
+                        yield answer.prompt.put_into(text_delta, delta)
         finally:
             self._cancel(live)
             del self._live[request.request_id]
@@ -160,23 +161,46 @@ class TextGenerator:
 
     async def _submit(self, request: TextRequest, live: _LiveRequest) -> None:
         """Submit all answers at once, so that `n` of them wait for one step and not for n."""
+        _require_text_where_needed(request)
         prompt = await self._prompts.encode(request)
         params = with_seed(self._prompts.fit(request.params, len(prompt)))
+        echoed = await self._echoed(request, prompt)
         engine_ids = [_engine_id(request.request_id, i, params.n) for i in range(params.n)]
 
+        first = Request(
+            request_id=engine_ids[0],
+            prompt_token_ids=prompt,
+            params=params_of_choice(params, 0),
+            cache_salt=request.cache_salt,
+            scheduling=request.scheduling,
+            bypasses_prefix_cache=request.bypasses_prefix_cache,
+            score_from=request.score_from,
+        )
+
         async def submit(index: int) -> None:
-            leader_id = engine_ids[0] if index else None
-            choice = _params_of_choice(params, index)
+            choice = params_of_choice(params, index)
+            own = replace(first, request_id=engine_ids[index], params=choice)
             tokens = await self._engine.submit(
-                Request(engine_ids[index], prompt, choice, request.cache_salt, leader_id)
+                replace(own, leader_id=first.request_id) if index else own
             )
-            text = AnswerText(index, len(prompt), choice, self._tokenizer)
+            has_text = not request.output.omit_text
+            text = AnswerText(index, len(prompt), choice, self._tokenizer, has_text)
+            is_scored = choice.prompt_logprobs is not None
+            part = PromptPart(prompt, is_scored, request.score_from, echoed)
             # At once, so that whatever ends the request finds the answers accepted so far.
-            live.answers.append(_Answer(engine_ids[index], tokens, text))
+            live.answers.append(_Answer(engine_ids[index], tokens, text, part))
 
         results = await asyncio.gather(*map(submit, range(params.n)), return_exceptions=True)
         for refusal in filter(None, results):
             raise refusal
+
+    async def _echoed(self, request: TextRequest, prompt: tuple[int, ...]) -> str:
+        """The text to stand before each answer."""
+        if not request.output.echo:
+            return ""
+        if request.text is not None:
+            return request.text
+        return await self.detokenize(prompt, skip_special_tokens=False)
 
     def _cancel(self, live: _LiveRequest) -> None:
         for answer in live.answers:
@@ -188,9 +212,13 @@ def _engine_id(request_id: str, index: int, num_answers: int) -> str:
     return request_id if num_answers == 1 else f"{request_id}#{index}"
 
 
-def _params_of_choice(params: SamplingParams, index: int) -> SamplingParams:
-    assert params.seed is not None
-    return replace(params, n=1, seed=seed_of_choice(params.seed, index))
+def _require_text_where_needed(request: TextRequest) -> None:
+    """Refuse to leave the text out where something else asks for it."""
+    if not request.output.omit_text:
+        return
+    for name, is_set in (("echo", request.output.echo), ("stop", bool(request.params.stop))):
+        if is_set:
+            raise RequestError(f"omit_text is set beside {name}, which needs the text; leave one")
 
 
 async def _merged(

@@ -21,7 +21,14 @@ from omruntime.outputs import RequestTimings
 from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import FinishReason
 from omruntime.step import TokenLogprobs
+from server.grpc_options import (
+    output_from,
+    prompt_tokens_from,
+    prompt_tokens_to,
+    scheduling_from,
+)
 from server.pb import inference_pb2 as pb
+from server.score import Continuation, ScoreRequest
 from server.text import ChatMessage, TextDelta, TextRequest, Usage
 
 GenerationMessage = pb.GenerateRequest | pb.GenerateStreamRequest
@@ -44,6 +51,32 @@ def text_request_from(message: GenerationMessage) -> TextRequest:
     Raises:
         RequestError: A field is missing or out of range.
     """
+    request = _request_from(message)
+    return dataclasses.replace(
+        request,
+        params=sampling_params_from(message.sampling_params),
+        output=output_from(message.output),
+    )
+
+
+def score_request_from(message: pb.ScoreRequest) -> ScoreRequest:
+    """Read a scoring request; makes a request id if there is none.
+
+    Raises:
+        RequestError: A field is missing or out of range.
+    """
+    continuations: list[Continuation] = []
+    for number, continuation in enumerate(message.continuations):
+        which = continuation.WhichOneof("input")
+        if which is None:
+            raise RequestError(f"continuation {number} is not set, wanted text or token_ids")
+        is_text = which == "text"
+        continuations.append(continuation.text if is_text else tuple(continuation.token_ids.ids))
+    return ScoreRequest(_request_from(message), tuple(continuations), message.top_logprobs)
+
+
+def _request_from(message: GenerationMessage | pb.ScoreRequest) -> TextRequest:
+    """What all requests have in common."""
     request_id = message.request_id if message.HasField("request_id") else uuid.uuid4().hex
     if not _REQUEST_ID.fullmatch(request_id):
         raise RequestError(
@@ -56,12 +89,14 @@ def text_request_from(message: GenerationMessage) -> TextRequest:
     chat = message.prompt.chat
     return TextRequest(
         request_id=request_id,
-        params=sampling_params_from(message.sampling_params),
+        params=_DEFAULT_PARAMS,
         text=message.prompt.text if which == "text" else None,
         token_ids=tuple(message.prompt.token_ids.ids) if which == "token_ids" else None,
         messages=chat_messages_from(chat) if which == "chat" else None,
         template_arguments=template_arguments_from(chat),
         cache_salt=message.cache_salt,
+        scheduling=scheduling_from(message.scheduling),
+        bypasses_prefix_cache=message.bypass_prefix_cache,
     )
 
 
@@ -222,6 +257,7 @@ def _write_delta(message: pb.GenerateStreamResponse | pb.Choice, delta: TextDelt
     for entry in delta.logprobs:
         top = [pb.TopLogprob(token_id=token_id, logprob=value) for token_id, value in entry.top]
         message.logprobs.append(pb.TokenLogprobs(logprob=entry.logprob, top=top))
+    message.prompt_logprobs.extend(prompt_tokens_to(delta.prompt_logprobs))
     if delta.finish_reason is not None:
         message.finish_reason = _REASON_TO_WIRE[delta.finish_reason]
     if isinstance(delta.matched_stop, str):
@@ -261,4 +297,5 @@ def delta_from(message: pb.GenerateStreamResponse | pb.Choice) -> TextDelta:
         timings=RequestTimings(timings.queue_s, timings.prefill_s, timings.decode_s)
         if message.HasField("timings")
         else None,
+        prompt_logprobs=prompt_tokens_from(message.prompt_logprobs),
     )

@@ -7,8 +7,10 @@ Turns wire messages into domain objects and back, nothing else. Errors leave as 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 
 import grpc
 import grpc.aio
@@ -16,20 +18,23 @@ from google.protobuf.message import Message
 
 from omruntime.errors import DeviceError, OverloadedError, RequestError, UnknownModelError
 from omruntime.sequence import FinishReason
-from server.answers import join_deltas, slice_delta, terminated_deltas
+from server.answers import final_deltas, join_deltas, slice_delta, terminated_deltas
 from server.grpc_messages import (
     GenerationMessage,
     chat_messages_from,
     choice_to,
+    score_request_from,
     stream_response_to,
     template_arguments_from,
     text_request_from,
 )
+from server.grpc_options import score_to
 from server.lifecycle import Lifecycle
 from server.logs import request_id_var
 from server.pb import inference_pb2 as pb
 from server.pb import inference_pb2_grpc
-from server.text import TextDelta, TextRequest
+from server.score import score
+from server.text import OutputOptions, TextDelta, TextRequest
 
 # What a client at gRPC's default can read. Beyond it the client's library would refuse a reply
 # that cost minutes, so such answers are for GenerateStream.
@@ -44,7 +49,7 @@ MAX_EVENT_TOKENS = 1024
 
 
 class GrpcInferenceService(inference_pb2_grpc.InferenceServiceServicer):
-    """Generates, tokenises and detokenises for one served model."""
+    """Generates, scores, tokenises and detokenises for one served model."""
 
     def __init__(self, lifecycle: Lifecycle, model: str, slow_reader_timeout_s: float) -> None:
         """Answer for one model.
@@ -67,10 +72,12 @@ class GrpcInferenceService(inference_pb2_grpc.InferenceServiceServicer):
         for answer in answers:
             if answer.finish_reason is FinishReason.ERROR:
                 raise DeviceError(f"answer {answer.index} failed: {answer.error}")
+            if answer.finish_reason is FinishReason.ABORT and answer.error:
+                raise OverloadedError(f"answer {answer.index} was ended: {answer.error}")
         response = pb.GenerateResponse(
             request_id=accepted.request_id,
             model=self._model,
-            choices=[choice_to(answer) for answer in answers],
+            choices=[choice_to(_sent(answer, accepted.output)) for answer in answers],
         )
         _require_unary_size(response, "use GenerateStream, or ask for fewer logprobs")
         return response
@@ -82,8 +89,31 @@ class GrpcInferenceService(inference_pb2_grpc.InferenceServiceServicer):
         async with self._deltas(request, context) as (accepted, deltas):
             async for delta in deltas:
                 for piece in slice_delta(delta, MAX_EVENT_TOKENS):
-                    event = stream_response_to(accepted.request_id, self._model, piece)
+                    sent = _sent(piece, accepted.output)
+                    event = stream_response_to(accepted.request_id, self._model, sent)
                     await self._write(context, event)
+
+    async def Score(  # noqa: N802 - the RPC's name
+        self, request: pb.ScoreRequest, context: grpc.aio.ServicerContext
+    ) -> pb.ScoreResponse:
+        """Say how likely continuations of a prompt are."""
+        generator = self._lifecycle.require_serving()
+        self._require_model(request)
+        wanted = score_request_from(request)
+        wanted = replace(wanted, prompt=_with_deadline(wanted.prompt, context))
+        request_id = wanted.prompt.request_id
+
+        def stream(part: TextRequest) -> AsyncGenerator[TextDelta, None]:
+            return terminated_deltas(generator, part, self._lifecycle)
+
+        with self._lifecycle.running():
+            await context.send_initial_metadata((("omserve-request-id", request_id),))
+            scores = await score(generator, stream, wanted)
+        response = pb.ScoreResponse(
+            request_id=request_id, model=self._model, scores=[score_to(s) for s in scores]
+        )
+        _require_unary_size(response, "ask for fewer top_logprobs or continuations")
+        return response
 
     @asynccontextmanager
     async def _deltas(
@@ -92,12 +122,16 @@ class GrpcInferenceService(inference_pb2_grpc.InferenceServiceServicer):
         """The one path of both RPCs; leaving it early aborts the request."""
         generator = self._lifecycle.require_serving()
         self._require_model(message)
-        request = text_request_from(message)
+        request = _with_deadline(text_request_from(message), context)
         request_id_var.set(request.request_id)
         with self._lifecycle.running():
             await context.send_initial_metadata((("omserve-request-id", request.request_id),))
             async with aclosing(terminated_deltas(generator, request, self._lifecycle)) as deltas:
-                yield request, deltas
+                if not request.output.final_only:
+                    yield request, deltas
+                    return
+                async with aclosing(final_deltas(deltas)) as answers:
+                    yield request, answers
 
     async def _write(
         self, context: grpc.aio.ServicerContext, event: pb.GenerateStreamResponse
@@ -158,10 +192,28 @@ class GrpcInferenceService(inference_pb2_grpc.InferenceServiceServicer):
         return response
 
     def _require_model(
-        self, message: GenerationMessage | pb.TokenizeRequest | pb.DetokenizeRequest
+        self,
+        message: GenerationMessage | pb.ScoreRequest | pb.TokenizeRequest | pb.DetokenizeRequest,
     ) -> None:
         if message.HasField("model"):
             require_served_model(message.model, self._model)
+
+
+def _sent(delta: TextDelta, output: OutputOptions) -> TextDelta:
+    """What of a delta is sent."""
+    return replace(delta, token_ids=()) if output.omit_token_ids else delta
+
+
+def _with_deadline(request: TextRequest, context: grpc.aio.ServicerContext) -> TextRequest:
+    """The request with the call's deadline, if it has one, so that the engine keeps it as well.
+
+    A cancelled call ends its request too, but only when the event loop gets to it.
+    """
+    left_s = context.time_remaining()
+    if left_s is None:
+        return request
+    deadline = time.monotonic() + left_s
+    return replace(request, scheduling=replace(request.scheduling, deadline=deadline))
 
 
 def _require_unary_size(response: Message, advice: str) -> None:

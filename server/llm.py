@@ -25,7 +25,8 @@ from server.answers import join_deltas
 from server.generate import TextGenerator
 from server.loading import open_engine
 from server.loop_thread import LoopThread
-from server.text import ChatMessage, TextDelta, TextRequest
+from server.score import Continuation, ScoreRequest, score
+from server.text import ChatMessage, ContinuationScore, TextDelta, TextRequest
 
 Prompt = str | Sequence[int]
 Conversation = Sequence[ChatMessage | Mapping[str, str]]
@@ -135,6 +136,29 @@ class LLM:
         ]
         return self._run(requests, progress)
 
+    def score(
+        self, prompt: Prompt, continuations: Sequence[Prompt], *, top_logprobs: int = 0
+    ) -> list[ContinuationScore]:
+        """Say how likely continuations of a prompt are, all batched together.
+
+        Args:
+            prompt: Text or token ids.
+            continuations: Texts or lists of token ids, each scored by itself; text behind text
+                is tokenised with it. At most 128.
+            top_logprobs: List the best so many tokens at each position, 0 to 20.
+
+        Raises:
+            RequestError: A value is wrong; nothing was computed.
+            DeviceError: The device failed.
+        """
+        if isinstance(continuations, str):
+            raise RequestError("got one text, wanted a list of continuations: put it into a list")
+        listed = tuple(_continuation(each) for each in continuations)
+        request = ScoreRequest(self._request(prompt, SamplingParams()), listed, top_logprobs)
+        self._require_open()
+        scores = score(self._generator, self._generator.stream, request)
+        return list(self._loop.run(scores))
+
     def close(self) -> None:
         """Give everything back to the device and end the threads; a second call does nothing.
 
@@ -167,10 +191,13 @@ class LLM:
         require_token_ids("a prompt", prompt)
         return TextRequest(self._request_id(), params, token_ids=tuple(prompt))
 
-    def _run(self, requests: list[TextRequest], progress: bool) -> list[RequestOutput]:
+    def _require_open(self) -> None:
         if self._closed:
             raise RequestError("the LLM is closed; open another one")
         self._owner.require()
+
+    def _run(self, requests: list[TextRequest], progress: bool) -> list[RequestOutput]:
+        self._require_open()
         return self._loop.run(self._answer_all(requests, progress))
 
     def _request_id(self) -> str:
@@ -200,6 +227,13 @@ class LLM:
             answers = join_deltas([delta async for delta in deltas])
         bar.update()
         return RequestOutput(request.token_ids, answers)
+
+
+def _continuation(continuation: Prompt) -> Continuation:
+    if isinstance(continuation, str):
+        return continuation
+    require_token_ids("a continuation", continuation)
+    return tuple(continuation)
 
 
 def _one_for_each(

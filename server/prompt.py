@@ -71,12 +71,15 @@ class PromptEncoder:
         """
         self._require_choice(params)
         room = self._max_model_len - num_prompt_tokens
-        if room < 1:
+        least = 0 if params.is_score_only else 1
+        if room < least:
             raise PromptTooLongError(
                 f"the prompt has {num_prompt_tokens} tokens, wanted at most "
-                f"{self._max_model_len - 1}: the limit of {self._max_model_len} (max_model_len) "
-                f"holds prompt and answer; send a shorter prompt"
+                f"{self._max_model_len - least}: the limit of {self._max_model_len} "
+                f"(max_model_len) holds prompt and answer; send a shorter prompt"
             )
+        if params.is_score_only:
+            return params.resolve(self._model.sampling_defaults)
         wanted = params.max_new_tokens or max(params.min_new_tokens, 1)
         if wanted > room:
             name = "max_new_tokens" if params.max_new_tokens else "min_new_tokens"

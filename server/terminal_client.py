@@ -15,7 +15,14 @@ from typing import TypeVar
 
 from omruntime.sampling_params import SamplingParams
 from server.client import Client
-from server.client_messages import CallOptions, Generation, Prompt, require_target
+from server.client_messages import (
+    CallOptions,
+    Continuations,
+    Generation,
+    Prompt,
+    Scores,
+    require_target,
+)
 from server.text import TextDelta
 
 T = TypeVar("T")
@@ -49,6 +56,13 @@ class TerminalClient:
     ) -> Iterator[TextDelta]:
         """As `Client.stream`."""
         return self._in_worker(lambda c: c.stream(prompt, params, options))
+
+    def score(
+        self, prompt: Prompt, continuations: Continuations, top: int, options: CallOptions
+    ) -> Scores:
+        """As `Client.score`."""
+        (scores,) = self._in_worker(lambda c: [c.score(prompt, continuations, top, options)])
+        return scores
 
     def _in_worker(self, call: Callable[[Client], Iterable[T]]) -> Iterator[T]:
         items: queue.SimpleQueue[T | _End] = queue.SimpleQueue()

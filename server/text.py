@@ -6,11 +6,12 @@ Every front end (gRPC, HTTP, in-process) speaks these types and nothing else.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from omruntime.outputs import RequestTimings
 from omruntime.sampling_params import SamplingParams
+from omruntime.scheduling import Scheduling
 from omruntime.sequence import FinishReason
 from omruntime.step import TokenLogprobs
 
@@ -24,12 +25,31 @@ class ChatMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputOptions:
+    """What a reply holds.
+
+    Attributes:
+        echo: The prompt's text stands before each answer's.
+        final_only: A stream gives each answer when it is finished. The front end's business.
+        omit_text: Texts stay empty, and nothing is decoded; not beside echo and stop strings.
+        omit_token_ids: Token ids are not sent. The front end's business.
+    """
+
+    echo: bool = False
+    final_only: bool = False
+    omit_text: bool = False
+    omit_token_ids: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class TextRequest:
     """One request; exactly one of `text`, `token_ids` and `messages` is given.
 
     Attributes:
         request_id: Chosen by the front end; unique among live requests.
         template_arguments: Extra variables for the chat template, such as enable_thinking.
+        score_from: Of the prompt's logprobs, those of tokens before this position are left out;
+            0 leaves none out.
     """
 
     request_id: str
@@ -39,6 +59,10 @@ class TextRequest:
     messages: tuple[ChatMessage, ...] | None = None
     template_arguments: Mapping[str, Any] | None = None
     cache_salt: str = ""
+    scheduling: Scheduling = field(default_factory=Scheduling)
+    output: OutputOptions = field(default_factory=OutputOptions)
+    bypasses_prefix_cache: bool = False
+    score_from: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +72,21 @@ class Usage:
     num_prompt_tokens: int
     num_output_tokens: int
     num_cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class PromptToken:
+    """How likely one token of the prompt was, given those before it.
+
+    Attributes:
+        logprob, rank: None for the first token of a prompt; rank 1 is the likeliest.
+        top: (token id, logprob) of the best k at its position, best first.
+    """
+
+    token_id: int
+    logprob: float | None = None
+    rank: int | None = None
+    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +103,8 @@ class TextDelta:
         finish_reason: On the last delta of this index, with `usage` and `timings`.
         matched_stop: The stop string or stop token id that ended the answer, if one did.
         error: Why, when `finish_reason` is ERROR.
+        prompt_logprobs: Of the prompt's next tokens when asked for, before the first token of the
+            answer; of several answers with index 0 alone.
         num_prompt_tokens: Of the request, on every delta, so that a reader that leaves early
             knows it; client code finds it in `usage`.
     """
@@ -78,3 +119,20 @@ class TextDelta:
     usage: Usage | None = None
     timings: RequestTimings | None = None
     num_prompt_tokens: int = 0
+    prompt_logprobs: tuple[PromptToken, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ContinuationScore:
+    """How likely a continuation of a prompt is.
+
+    Attributes:
+        logprob: Of all its tokens: the sum of theirs.
+        is_greedy: Whether each is the likeliest at its position.
+        usage: Prompt and continuation count as the prompt.
+    """
+
+    logprob: float
+    is_greedy: bool
+    tokens: tuple[PromptToken, ...]
+    usage: Usage

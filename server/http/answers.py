@@ -6,8 +6,10 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from omruntime.errors import DeviceError, OmError, ShuttingDownError
 from omruntime.sequence import FinishReason
-from omruntime.step import TokenLogprobs
-from server.text import TextDelta, Usage
+from server.text import PromptToken, TextDelta, Usage
+
+Top = tuple[tuple[int, float], ...]
+"""(token id, logprob), best first."""
 
 TokenText = Callable[[int], Awaitable[str]]
 """The text of one token by itself."""
@@ -69,33 +71,82 @@ async def chat_logprobs(delta: TextDelta, text_of: TokenText) -> dict[str, objec
     return {"content": entries}
 
 
-async def completion_logprobs(
-    delta: TextDelta, first_offset: int, text_of: TokenText
-) -> dict[str, object] | None:
-    """The logprobs of a completion choice; None when none were asked for.
+class CompletionLogprobs:
+    """The logprobs of one completion choice, whole or piece by piece; tokens are put in in turn."""
 
-    Args:
-        first_offset: Characters of the choice's text before these tokens.
+    def __init__(self, text_of: TokenText) -> None:
+        self._text_of = text_of
+        self._tokens: list[str] = []
+        self._logprobs: list[float | None] = []
+        self._top: list[dict[str, float] | None] = []
+        self._offsets: list[int] = []
+
+    async def put_prompt(self, tokens: Iterable[PromptToken], k: int, offset: int) -> int:
+        """Add tokens of the echoed prompt, with the best k each.
+
+        Args:
+            offset: Characters of the choice's text before them.
+
+        Returns:
+            The same behind them.
+        """
+        for token in tokens:
+            top = None if token.logprob is None else token.top[:k]
+            offset = await self._put(token.token_id, token.logprob, top, offset)
+        return offset
+
+    async def put_answer(self, delta: TextDelta, offset: int) -> None:
+        """Add the answer's tokens, which stand behind `offset` characters."""
+        for token_id, entry in zip(delta.token_ids, delta.logprobs, strict=False):
+            offset = await self._put(token_id, entry.logprob, entry.top, offset)
+
+    def body(self) -> dict[str, object] | None:
+        """OpenAI's object; None when nothing was put in."""
+        if not self._tokens:
+            return None
+        return {
+            "tokens": self._tokens,
+            "token_logprobs": self._logprobs,
+            "top_logprobs": self._top,
+            "text_offset": self._offsets,
+        }
+
+    async def _put(self, token_id: int, logprob: float | None, top: Top | None, offset: int) -> int:
+        text = await self._text_of(token_id)
+        self._tokens.append(text)
+        self._logprobs.append(logprob)
+        self._top.append(None if top is None else await _by_text(top, self._text_of))
+        self._offsets.append(offset)
+        return offset + len(text)
+
+
+async def prompt_logprobs_of(
+    tokens: Iterable[PromptToken], k: int, text_of: TokenText
+) -> list[dict[str, object] | None]:
+    """A prompt's logprobs as vLLM's clients read them: by token id, its own token among the best k.
+
+    The first token has none.
     """
-    if not delta.logprobs:
-        return None
-    texts = [await text_of(token_id) for token_id in delta.token_ids]
-    offsets, end = [], first_offset
-    for text in texts:
-        offsets.append(end)
-        end += len(text)
-    return {
-        "tokens": texts,
-        "token_logprobs": [entry.logprob for entry in delta.logprobs],
-        "top_logprobs": [await _top(entry, text_of) for entry in delta.logprobs],
-        "text_offset": offsets,
-    }
+    found: list[dict[str, object] | None] = []
+    for token in tokens:
+        if token.logprob is None:
+            found.append(None)
+            continue
+        ranked = [(token.token_id, token.logprob, token.rank)]
+        ranked += [(i, logprob, rank) for rank, (i, logprob) in enumerate(token.top[:k], start=1)]
+        entries: dict[str, object] = {}
+        for i, logprob, rank in ranked:
+            if str(i) not in entries:
+                text = await text_of(i)
+                entries[str(i)] = {"logprob": logprob, "rank": rank, "decoded_token": text}
+        found.append(entries)
+    return found
 
 
-async def _top(entry: TokenLogprobs, text_of: TokenText) -> dict[str, float]:
-    """By text; of tokens with the same one, as parts of a character have, the best keeps it."""
+async def _by_text(top: Top, text_of: TokenText) -> dict[str, float]:
+    """Of tokens with the same text, as parts of a character have, the best keeps it."""
     found: dict[str, float] = {}
-    for token_id, logprob in entry.top:
+    for token_id, logprob in top:
         text = await text_of(token_id)
         found[f"token_id:{token_id}" if text in found else text] = logprob
     return found

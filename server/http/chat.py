@@ -8,7 +8,12 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from server.answers import join_deltas
-from server.http.answers import chat_logprobs, finish_reason_of, usage_of
+from server.http.answers import (
+    chat_logprobs,
+    finish_reason_of,
+    prompt_logprobs_of,
+    usage_of,
+)
 from server.http.events import event_stream
 from server.http.gateway import Gateway, request_id_of, unless_gone
 from server.http.schema import ChatBody
@@ -48,12 +53,18 @@ async def _whole(gateway: Gateway, request: TextRequest) -> dict[str, object]:
             "message": {"role": "assistant", "content": answer.text, "refusal": None},
             "logprobs": await chat_logprobs(answer, gateway.token_text),
             "finish_reason": finish_reason_of(answer),
+            "stop_reason": answer.matched_stop,
         }
         for answer in answers
     ]
     usages = [answer.usage for answer in answers if answer.usage is not None]
-    frame = _frame(gateway, request, "chat.completion")
-    return frame | {"choices": choices, "usage": usage_of(usages)}
+    body = _frame(gateway, request, "chat.completion")
+    body |= {"choices": choices, "usage": usage_of(usages)}
+    k = request.params.prompt_logprobs
+    if k is not None:
+        tokens = answers[0].prompt_logprobs
+        body["prompt_logprobs"] = await prompt_logprobs_of(tokens, k, gateway.token_text)
+    return body
 
 
 async def _chunks(
@@ -75,7 +86,7 @@ async def _chunks(
                 logprobs = await chat_logprobs(delta, gateway.token_text)
                 yield frame | _choice(delta.index, {"content": delta.text}, logprobs)
             if reason is not None:
-                yield frame | _choice(delta.index, {}, None, reason)
+                yield frame | _choice(delta.index, {}, reason=reason, stop=delta.matched_stop)
             _collect(usages, delta)
     if wants_usage:
         yield frame | {"choices": [], "usage": usage_of(usages)}
@@ -96,7 +107,11 @@ def _frame(gateway: Gateway, request: TextRequest, kind: str) -> dict[str, objec
 
 
 def _choice(
-    index: int, delta: dict[str, str], logprobs: object = None, reason: str | None = None
+    index: int,
+    delta: dict[str, str],
+    logprobs: object = None,
+    reason: str | None = None,
+    stop: str | int | None = None,
 ) -> dict[str, object]:
     choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
-    return {"choices": [choice]}
+    return {"choices": [choice if stop is None else choice | {"stop_reason": stop}]}

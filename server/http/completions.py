@@ -5,18 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from omruntime.errors import OmError
 from server.answers import join_deltas
-from server.http.answers import completion_logprobs, finish_reason_of, usage_of
+from server.http.answers import (
+    CompletionLogprobs,
+    finish_reason_of,
+    prompt_logprobs_of,
+    usage_of,
+)
 from server.http.events import event_stream
 from server.http.gateway import Gateway, request_id_of, unless_gone
 from server.http.schema import CompletionBody
 from server.http.wishes import params_of_completion, prompts_of
-from server.text import TextDelta, TextRequest, Usage
+from server.text import PromptToken, TextDelta, TextRequest, Usage
 
 
 def completion_routes(gateway: Gateway) -> APIRouter:
@@ -33,6 +39,15 @@ def completion_routes(gateway: Gateway) -> APIRouter:
         return JSONResponse(await unless_gone(http, call.whole()))
 
     return router
+
+
+@dataclass(slots=True)
+class _End:
+    """How far a choice has been written: characters of its text, and of the prompt's tokens."""
+
+    is_echoed: bool = False
+    text: int = 0
+    prompt: int = 0
 
 
 class _Call:
@@ -64,7 +79,7 @@ class _Call:
         """The whole reply."""
         answers = await self._all_answers()
         choices = [
-            await self._choice(number, answer, await self._echo(number))
+            await self._choice(number, replace(answer, prompt_logprobs=group[0].prompt_logprobs))
             for number, group in enumerate(answers)
             for answer in group
         ]
@@ -78,14 +93,13 @@ class _Call:
         wants_usage = options is not None and options.include_usage
         frame = self._frame | ({"usage": None} if wants_usage else {})
         usages: dict[int, list[Usage]] = {}
-        lengths: dict[tuple[int, int], int] = {}
+        ends: dict[tuple[int, int], _End] = {}
         async for number, delta in self._merged():
-            place = (number, delta.index)
-            prefix = await self._echo(number) if place not in lengths else ""
-            offset = lengths.get(place, 0)
-            lengths[place] = offset + len(prefix) + len(delta.text)
-            if prefix or delta.text or delta.logprobs or delta.finish_reason is not None:
-                yield frame | {"choices": [await self._choice(number, delta, prefix, offset)]}
+            end = ends.setdefault((number, delta.index), _End())
+            has_more = delta.text or delta.logprobs or delta.finish_reason is not None
+            is_echo_due = self._body.echo and not end.is_echoed
+            if is_echo_due or self._scores(delta) or has_more:
+                yield frame | {"choices": [await self._choice(number, delta, end)]}
             if delta.usage is not None:
                 usages.setdefault(number, []).append(delta.usage)
         if wants_usage:
@@ -135,13 +149,34 @@ class _Call:
             return prompt
         return await self._gateway.lifecycle.require_loaded().detokenize(prompt, False)
 
+    def _scores(self, delta: TextDelta) -> tuple[PromptToken, ...]:
+        """The tokens of the prompt whose logprobs an echo shows."""
+        is_shown = self._body.echo and self._body.logprobs is not None
+        return delta.prompt_logprobs if is_shown else ()
+
     async def _choice(
-        self, number: int, delta: TextDelta, prefix: str, offset: int = 0
+        self, number: int, delta: TextDelta, end: _End | None = None
     ) -> dict[str, object]:
-        first = offset + len(prefix)
-        return {
+        """A choice, or the next piece of it; moves its end."""
+        end = end or _End()
+        prefix = "" if end.is_echoed else await self._echo(number)
+        end.is_echoed = True
+        end.text += len(prefix)
+        logprobs = CompletionLogprobs(self._gateway.token_text)
+        k = self._body.logprobs or 0
+        end.prompt = await logprobs.put_prompt(self._scores(delta), k, end.prompt)
+        await logprobs.put_answer(delta, end.text)
+        end.text += len(delta.text)
+        choice: dict[str, object] = {
             "index": number * self._params.n + delta.index,
             "text": prefix + delta.text,
-            "logprobs": await completion_logprobs(delta, first, self._gateway.token_text),
+            "logprobs": logprobs.body(),
             "finish_reason": finish_reason_of(delta),
+            "stop_reason": delta.matched_stop,
         }
+        k_asked = self._body.prompt_logprobs
+        if k_asked is not None:
+            choice["prompt_logprobs"] = await prompt_logprobs_of(
+                delta.prompt_logprobs, k_asked, self._gateway.token_text
+            )
+        return choice

@@ -89,6 +89,7 @@ class GenerationBody(BaseModel):
     repetition_penalty: Number | None = None
     min_tokens: StrictInt | None = None
     stop_token_ids: list[StrictInt] | None = None
+    prompt_logprobs: StrictInt | None = None
     ignore_eos: StrictBool | None = None
     skip_special_tokens: StrictBool | None = None
     include_stop_str_in_output: StrictBool | None = None
@@ -101,6 +102,10 @@ class GenerationBody(BaseModel):
                 raise FieldError(name, f"{name} is not built in; leave it out")
             if name not in HARMLESS and name not in _NOT_BUILT_IN:
                 _log_once(name)
+        if self.prompt_logprobs is not None and self.stream:
+            raise FieldError(
+                "prompt_logprobs", "prompt_logprobs is for whole replies; leave stream out"
+            )
         if self.stream_options is not None and not self.stream:
             raise FieldError("stream_options", "stream_options is set without stream; set stream")
         return self

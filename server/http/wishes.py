@@ -52,9 +52,20 @@ def params_of_completion(body: CompletionBody) -> SamplingParams:
         RequestError: A value is out of range; the message names it.
     """
     max_tokens = COMPLETION_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-    if body.echo and (body.logprobs is not None or max_tokens == 0):
-        raise FieldError("echo", "logprobs of the prompt are not built in; leave echo out")
-    return _params(body, max_tokens, body.logprobs)
+    is_scored = body.echo and body.logprobs is not None
+    if is_scored and body.stream and (body.n or 1) > 1:
+        raise FieldError(
+            "echo", "echo with logprobs and n above 1 is for whole replies; leave stream out"
+        )
+    return _params(body, max_tokens, body.logprobs, _echoed_logprobs(body, max_tokens))
+
+
+def _echoed_logprobs(body: CompletionBody, max_tokens: int) -> int | None:
+    """Alternatives at each position of the prompt that an echo needs."""
+    if not body.echo:
+        return None
+    # Without tokens to generate, the prompt's pass is all there is, whoever reads what it gives.
+    return 0 if body.logprobs is None and max_tokens == 0 else body.logprobs
 
 
 def prompts_of(body: CompletionBody) -> list[str | tuple[int, ...]]:
@@ -121,7 +132,15 @@ def _chat_logprobs(body: ChatBody) -> int | None:
     return None
 
 
-def _params(body: GenerationBody, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
+def _params(
+    body: GenerationBody,
+    max_tokens: int | None,
+    logprobs: int | None,
+    echoed_logprobs: int | None = None,
+) -> SamplingParams:
+    prompt_logprobs = body.prompt_logprobs
+    if echoed_logprobs is not None:
+        prompt_logprobs = max(echoed_logprobs, prompt_logprobs or 0)
     names = {name: name for name in _PLAIN} | _RENAMED
     wishes: dict[str, Any] = {
         ours: value for name, ours in names.items() if (value := getattr(body, name)) is not None
@@ -133,6 +152,7 @@ def _params(body: GenerationBody, max_tokens: int | None, logprobs: int | None) 
         **wishes,
         max_new_tokens=max_tokens,
         logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         stop_token_ids=tuple(body.stop_token_ids or ()),
         logit_bias={_token_id(key): bias for key, bias in (body.logit_bias or {}).items()},

@@ -45,6 +45,11 @@ class InferenceServiceStub:
                 request_serializer=server_dot_pb_dot_inference__pb2.GenerateStreamRequest.SerializeToString,
                 response_deserializer=server_dot_pb_dot_inference__pb2.GenerateStreamResponse.FromString,
                 _registered_method=True)
+        self.Score = channel.unary_unary(
+                '/omserve.v1.InferenceService/Score',
+                request_serializer=server_dot_pb_dot_inference__pb2.ScoreRequest.SerializeToString,
+                response_deserializer=server_dot_pb_dot_inference__pb2.ScoreResponse.FromString,
+                _registered_method=True)
         self.Tokenize = channel.unary_unary(
                 '/omserve.v1.InferenceService/Tokenize',
                 request_serializer=server_dot_pb_dot_inference__pb2.TokenizeRequest.SerializeToString,
@@ -81,6 +86,15 @@ class InferenceServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Score(self, request, context):
+        """Says how likely continuations of one prompt are, without generating anything; what evaluation
+        harnesses call log-likelihood. The prompt is computed once when the prefix cache is on. The
+        parts have the ids `request_id/0`, `request_id/1`, ... for Abort; a failure of one ends all.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Tokenize(self, request, context):
         """Returns the token ids of a text or a chat, as Generate would see them. Uses no device time.
         """
@@ -107,6 +121,11 @@ def add_InferenceServiceServicer_to_server(servicer, server):
                     servicer.GenerateStream,
                     request_deserializer=server_dot_pb_dot_inference__pb2.GenerateStreamRequest.FromString,
                     response_serializer=server_dot_pb_dot_inference__pb2.GenerateStreamResponse.SerializeToString,
+            ),
+            'Score': grpc.unary_unary_rpc_method_handler(
+                    servicer.Score,
+                    request_deserializer=server_dot_pb_dot_inference__pb2.ScoreRequest.FromString,
+                    response_serializer=server_dot_pb_dot_inference__pb2.ScoreResponse.SerializeToString,
             ),
             'Tokenize': grpc.unary_unary_rpc_method_handler(
                     servicer.Tokenize,
@@ -174,6 +193,33 @@ class InferenceService:
             '/omserve.v1.InferenceService/GenerateStream',
             server_dot_pb_dot_inference__pb2.GenerateStreamRequest.SerializeToString,
             server_dot_pb_dot_inference__pb2.GenerateStreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Score(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/omserve.v1.InferenceService/Score',
+            server_dot_pb_dot_inference__pb2.ScoreRequest.SerializeToString,
+            server_dot_pb_dot_inference__pb2.ScoreResponse.FromString,
             options,
             channel_credentials,
             insecure,

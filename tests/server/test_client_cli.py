@@ -8,16 +8,18 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from omruntime.errors import OverloadedError
+from omruntime.scheduling import Urgency
 from omruntime.sequence import FinishReason
 from omruntime.step import TokenLogprobs
 from server.client_cli import main
 from server.text import ChatMessage, TextDelta
+from tests.server.scored_script import TOKENIZER, Scored, logprob_of, rank_of, scored_server
 from tests.server.wire_fakes import FakeGenerator, FakeServer, end
 
 ROOT = Path(__file__).parents[2]
@@ -254,3 +256,64 @@ def test_a_terminal_without_unicode_gets_question_marks(server: FakeServer) -> N
         timeout=20,
     )
     assert (done.returncode, done.stdout) == (0, b"n?\n")
+
+
+@pytest.fixture(scope="module")
+def scored() -> Iterator[Scored]:
+    with scored_server() as running:
+        yield running
+
+
+def test_score_prints_a_line_for_each_continuation(scored: Scored, capsys: Capture) -> None:
+    argv = ["score", "--target", scored.target, "--prompt", "a", "--urgency", "low"]
+    assert main([*argv, "--continuation", " the", "--continuation-ids", "100,101"]) == 0
+    (the,) = TOKENIZER.encode_text(" the")
+    first = f"{logprob_of(the, 1):.6f} {'greedy' if rank_of(the) == 1 else '-'} "
+    both = logprob_of(100, 1) + logprob_of(101, 2)
+    assert capsys.readouterr().out == f'{first}" the"\n{both:.6f} - [100, 101]\n'
+    assert scored.engine.submitted[-1].scheduling.urgency is Urgency.LOW
+
+
+def test_score_as_json(scored: Scored, capsys: Capture) -> None:
+    argv = ["score", "--target", scored.target, "--prompt-ids", "70", "--continuation-ids", "100"]
+    assert main([*argv, "--top-logprobs", "1", "--request-id", "r", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["request_id"], printed["model"]) == ("r", "org/toy")
+    token = {"token_id": 100, "logprob": logprob_of(100, 1), "rank": 1, "top": [[100, -1.5]]}
+    (score,) = printed["scores"]
+    assert score["tokens"] == [token]
+    assert (score["logprob"], score["is_greedy"]) == (token["logprob"], True)
+    assert score["usage"]["num_prompt_tokens"] == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--prompt", "a"], "no continuation"),
+        (["--prompt", "a", "--continuation", "b", "--top-logprobs", "1"], "add --json"),
+        (
+            ["--prompt", "a", "--continuation", "b", "--template-arguments", "{}"],
+            "--chat-message",
+        ),
+        (["--continuation", "b"], "required"),
+        (["--prompt", "a", "--continuation", "b", "--temperature", "1"], "--temperature"),
+        (["--prompt", "a", "--continuation", "b", "--queue-timeout-s", "0"], "queue_timeout_s"),
+        (["--prompt", "a", "--continuation", "b", "--urgency", "top"], "invalid choice"),
+    ],
+)
+def test_a_wrong_score_command_is_refused(flags: list[str], words: str, capsys: Capture) -> None:
+    assert run_main(["score", "--target", "localhost:1", *flags]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_echo_and_prompt_logprobs(scored: Scored, capsys: Capture) -> None:
+    argv = ["generate", "--target", scored.target, "--prompt", "a cat"]
+    assert main([*argv, "--echo", "--bypass-prefix-cache"]) == 0
+    assert capsys.readouterr().out == "a catthe\n"
+    assert scored.engine.submitted[-1].bypasses_prefix_cache
+    assert main([*argv, "--prompt-logprobs", "0", "--max-new-tokens", "0", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    told = [entry["token_id"] for entry in printed["prompt_logprobs"]]
+    assert told == list(TOKENIZER.encode_text("a cat"))
+    assert run_main([*argv, "--prompt-logprobs", "0"]) == 2
+    assert "--prompt-logprobs is shown by" in capsys.readouterr().err

@@ -35,6 +35,32 @@ def llm(bundle: Path) -> Iterator[LLM]:
         yield opened
 
 
+def test_score_gives_what_the_model_thinks_of_each_continuation(llm: LLM) -> None:
+    prompt = TOKENIZER.encode_text("abc")
+    own = toy_answer(prompt, 5)
+    other = tuple((token + 1) % 50 for token in own)
+    good, bad = llm.score(prompt, [own, other])
+    assert good.is_greedy
+    assert not bad.is_greedy
+    assert good.logprob > bad.logprob
+    assert [token.token_id for token in good.tokens] == list(own)
+    params = SamplingParams(max_new_tokens=0, prompt_logprobs=0)
+    (whole,) = llm.generate([(*prompt, *own)], params, progress=False)
+    assert whole.answers[0].prompt_logprobs[len(prompt) :] == good.tokens
+    (text,) = llm.score("abc", ["d"], top_logprobs=2)
+    assert len(text.tokens[0].top) == 2
+
+
+def test_a_wrong_continuation_is_refused(llm: LLM) -> None:
+    for continuations, words in (
+        ("d", "into a list"),
+        ([], "0 continuations"),
+        ([["d"]], "wanted"),
+    ):
+        with pytest.raises(RequestError, match=words):
+            llm.score("abc", continuations)  # type: ignore[arg-type]
+
+
 def expected_text(prompt: str, num_tokens: int = 8) -> str:
     return TOKENIZER.decode(toy_answer(TOKENIZER.encode_text(prompt), num_tokens))
 

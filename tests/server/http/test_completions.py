@@ -82,8 +82,6 @@ def test_each_prompt_is_counted_once(server: Serving) -> None:
         ({"prompt": "a", "logprobs": 21}, None, "logprobs is 21"),
         ({"prompt": "a", "logprobs": -1}, None, "logprobs is -1"),
         ({"prompt": "a", "max_tokens": 0}, None, "max_new_tokens is 0"),
-        ({"prompt": "a", "max_tokens": 0, "echo": True}, "echo", "not built in"),
-        ({"prompt": "a", "logprobs": 1, "echo": True}, "echo", "not built in"),  # BL-29
         ({"prompt": [1, 9999]}, None, "9999"),
         ({}, "prompt", "required"),
     ],

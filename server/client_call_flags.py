@@ -1,0 +1,92 @@
+"""The flags of `om-client` that stand for `CallOptions`: where a call goes, and its turn."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from omruntime.scheduling import Scheduling, Urgency
+from server.client_messages import CallOptions
+from server.text import OutputOptions
+
+
+def add_call_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that every call has."""
+    parser.add_argument(
+        "--target",
+        default="localhost:50051",
+        help="host:port, [ipv6]:port or unix:path (default: %(default)s)",
+    )
+    parser.add_argument("--model", help="served name; default: the served model")
+    parser.add_argument("--request-id", help="default: one is made")
+    parser.add_argument("--cache-salt", default="", help="share cached prompts with equal salts")
+    parser.add_argument(
+        "--bypass-prefix-cache", action="store_true", help="compute the prompt anew; default: no"
+    )
+    parser.add_argument(
+        "--template-arguments",
+        type=_parse_object,
+        metavar="JSON",
+        help="extra variables for the chat template, an object",
+    )
+    parser.add_argument("--timeout-s", type=float, help="deadline in seconds; default: none")
+    _add_scheduling_flags(parser)
+
+
+def _add_scheduling_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("scheduling")
+    group.add_argument(
+        "--urgency",
+        choices=[urgency.name.lower() for urgency in Urgency],
+        default=Urgency.NORMAL.name.lower(),
+        help="higher classes come first (default: %(default)s)",
+    )
+    group.add_argument(
+        "--queue-timeout-s",
+        type=float,
+        metavar="X",
+        help="end when it does not begin to run within so many seconds; default: wait",
+    )
+    for name, what in (("ttft", "to the first token"), ("itl", "between tokens")):
+        group.add_argument(
+            f"--{name}-target-s",
+            type=float,
+            metavar="X",
+            help=f"wished seconds {what}; default: the server's",
+        )
+    group.add_argument("--tenant", default="", help="tenants share the engine; default: none")
+
+
+def call_options_of(arguments: argparse.Namespace, echo: bool = False) -> CallOptions:
+    """The options of a parsed command line.
+
+    Raises:
+        RequestError: A value is out of range.
+    """
+    scheduling = Scheduling(
+        urgency=Urgency[arguments.urgency.upper()],
+        tenant=arguments.tenant,
+        queue_timeout_s=arguments.queue_timeout_s,
+        ttft_target_s=arguments.ttft_target_s,
+        itl_target_s=arguments.itl_target_s,
+    )
+    return CallOptions(
+        request_id=arguments.request_id,
+        model=arguments.model,
+        cache_salt=arguments.cache_salt,
+        template_arguments=arguments.template_arguments,
+        timeout_s=arguments.timeout_s,
+        scheduling=scheduling,
+        output=OutputOptions(echo=echo),
+        bypasses_prefix_cache=arguments.bypass_prefix_cache,
+    )
+
+
+def _parse_object(text: str) -> dict[str, object]:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise argparse.ArgumentTypeError(f"not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"got {text!r}, wanted a JSON object")
+    return value
