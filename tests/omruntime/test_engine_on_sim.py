@@ -100,6 +100,20 @@ def test_answers_do_not_depend_on_the_layout_of_the_oms(tmp_path: Path, layout: 
         assert answers[f"r{i}"].token_ids == toy_answer(prompt, 20), i
 
 
+def test_prompts_are_scored_by_the_same_programs(sim_bundle: Path) -> None:
+    """Steps that append nothing to the pool, on a device that copies position by position."""
+    prompt = prompts(10)[9]
+    params = replace(GREEDY, prompt_logprobs=1)
+    with open_engine(sim_bundle) as engine:
+        engine.add(Request("r", prompt, params))
+        engine.add(Request("only", prompt, replace(params, max_new_tokens=0)))
+        answers = run_to_end(engine)
+    assert answers["r"].token_ids == toy_answer(prompt, 20)
+    best = [score.logprobs.top[0][0] for score in answers["r"].prompt_logprobs]
+    assert best == [toy_answer(prompt[:end], 1)[0] for end in range(1, len(prompt))]
+    assert answers["only"].prompt_logprobs == answers["r"].prompt_logprobs
+
+
 def test_programs_of_the_simulated_compiler_answer_alike(tmp_path: Path) -> None:
     bundle = write_token_major_toy(tmp_path / "bundle")
     compile_with_simatc(bundle)

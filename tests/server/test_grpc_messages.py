@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from omruntime.errors import RequestError
 from omruntime.outputs import RequestTimings
 from omruntime.sampling_params import MAX_SEED, SamplingParams
+from omruntime.scheduling import Scheduling, Urgency
 from omruntime.sequence import FinishReason
 from omruntime.step import TokenLogprobs
 from server.client_messages import CallOptions, generate_request, generate_stream_request
@@ -24,7 +25,7 @@ from server.grpc_messages import (
     text_request_from,
 )
 from server.pb import inference_pb2 as pb
-from server.text import ChatMessage, TextDelta, Usage
+from server.text import ChatMessage, OutputOptions, PromptToken, TextDelta, Usage
 
 token_ids = st.lists(st.integers(0, 2**31 - 1), max_size=4).map(tuple)
 durations = st.floats(0, 1e6)
@@ -48,6 +49,7 @@ params = st.builds(
     banned_token_ids=token_ids,
     n=st.integers(1, 128),
     logprobs=st.none() | st.integers(0, 20),
+    prompt_logprobs=st.none() | st.integers(0, 20),
     stop=st.lists(st.text(min_size=1, max_size=3), max_size=3).map(tuple),
     stop_token_ids=token_ids,
     include_stop=st.booleans(),
@@ -73,7 +75,28 @@ deltas = st.builds(
     error=st.text(max_size=3),
     usage=st.none() | st.builds(Usage, *[st.integers(0, 2**31 - 1)] * 3),
     timings=st.none() | st.builds(RequestTimings, durations, durations, durations),
+    prompt_logprobs=st.lists(
+        st.builds(
+            PromptToken,
+            st.integers(0, 99),
+            st.none() | st.floats(-99, 0),
+            st.none() | st.integers(1, 99),
+            st.lists(st.tuples(st.integers(0, 99), st.floats(-99, 0)), max_size=2).map(tuple),
+        ),
+        max_size=2,
+    ).map(tuple),
 )
+
+seconds = st.none() | st.floats(0.001, 1e6)
+wishes_about_turns = st.builds(
+    Scheduling,
+    urgency=st.sampled_from(Urgency),
+    tenant=st.text(max_size=3),
+    queue_timeout_s=seconds,
+    ttft_target_s=seconds,
+    itl_target_s=seconds,
+)
+outputs = st.builds(OutputOptions, *[st.booleans()] * 4)
 
 
 @given(params)
@@ -90,9 +113,24 @@ def test_deltas_survive_the_wire(delta: TextDelta) -> None:
     assert delta_from(pb.Choice.FromString(choice)) == dataclasses.replace(delta, error="")
 
 
+@given(wishes_about_turns, outputs, st.booleans())
+def test_options_survive_the_wire(
+    scheduling: Scheduling, output: OutputOptions, bypasses: bool
+) -> None:
+    options = CallOptions(
+        scheduling=scheduling, output=output, bypasses_prefix_cache=bypasses, request_id="r"
+    )
+    sent = generate_stream_request("text", SamplingParams(), options).SerializeToString()
+    request = text_request_from(pb.GenerateStreamRequest.FromString(sent))
+    assert (request.scheduling, request.output) == (scheduling, output)
+    assert request.bypasses_prefix_cache == bypasses
+
+
 def test_the_wire_has_the_fields_of_the_domain() -> None:
     wire = {f.name for f in pb.SamplingParams.DESCRIPTOR.fields}
     assert wire == {f.name for f in dataclasses.fields(SamplingParams)}
+    output = {f.name for f in pb.OutputOptions.DESCRIPTOR.fields}
+    assert output == {f.name for f in dataclasses.fields(OutputOptions)}
     names = list(pb.FinishReason.keys())
     assert {r.name for r in FinishReason} == {
         name.removeprefix("FINISH_REASON_") for name in names if "UNSP" not in name
