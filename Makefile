@@ -23,6 +23,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m bench.host_overhead
 	$(BIN)/python -m bench.sampling
 	$(BIN)/python -m bench.replay
+	$(BIN)/python -m bench.constraints
 
 # An hour of churn, then longer runs of what the test suite does at a smaller count.
 SOAK_S ?= 3600

@@ -12,7 +12,8 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from omruntime.buckets import Bucket
@@ -24,6 +25,7 @@ from omruntime.outputs import EngineCounters, EngineLoad
 from omruntime.sequence import FinishReason, Request
 from omruntime.settings import EngineSettings
 from omruntime.step_deltas import EngineOutput
+from omruntime.token_matcher import Grammar
 from omruntime.token_stream import TokenStream, call_soon, deliver, resolve
 from omruntime.warm_up import describe_run
 
@@ -36,6 +38,7 @@ class _Add:
     stream: TokenStream
     accepted: asyncio.Future[None]
     submitted_at: float
+    grammar: Future[Grammar] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +213,13 @@ class AsyncEngine:
         else:
             command.accepted.set_result(None)
 
+    def _put_again(self, command: _Add, grammar: Future[Grammar]) -> None:
+        """Queue a request whose constraint is compiled or refused by now; from any thread."""
+        try:
+            self._put(replace(command, grammar=grammar))
+        except ShuttingDownError as error:
+            resolve(command.accepted, error)
+
     def _put(self, command: _Command) -> None:
         with self._closing:
             if self._closed:
@@ -281,7 +291,12 @@ class AsyncEngine:
 
     def _add(self, engine: Engine, command: _Add) -> None:
         try:
-            engine.add(command.request, command.submitted_at)
+            if command.grammar is None:
+                grammar = engine.prepare(command.request)
+                if grammar is not None:
+                    grammar.add_done_callback(lambda done: self._put_again(command, done))
+                    return
+            engine.add(command.request, command.submitted_at, command.grammar)
         except OmError as error:
             resolve(command.accepted, error)
             return

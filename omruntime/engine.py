@@ -10,6 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,8 @@ from omruntime.errors import (
     StillRunningError,
 )
 from omruntime.executor import GraphExecutor, io_bytes, step_programs
+from omruntime.grammar.cache import GrammarCache
+from omruntime.grammar.trial import open_compiler
 from omruntime.kv_cache import KVCache, kv_bytes_per_block
 from omruntime.limits import EngineLimits, resolve_limits
 from omruntime.manifest import Manifest
@@ -45,6 +48,7 @@ from omruntime.sequence import FinishReason, Request, Sequence
 from omruntime.settings import EngineSettings
 from omruntime.step import RowResult, SamplingFailure, StepPlan
 from omruntime.step_deltas import EngineOutput, StepDeltas
+from omruntime.token_matcher import Grammar
 from omruntime.warm_up import runs_within, warm_up
 
 logger = logging.getLogger(__name__)
@@ -101,6 +105,7 @@ class Engine:
         )
         self._sampler = Sampler(manifest.model.vocab_size, manifest.model.eos_token_ids)
         self._executor = GraphExecutor(device, manifest, bundle, self._kv_cache, self.profiler)
+        self._grammars = GrammarCache(lambda: open_compiler(bundle, manifest.model))
         self._check_every = settings.check_invariants_every
         self._num_steps = self._num_computed_tokens = self._num_step_places = 0
         self._device_error: str | None = None
@@ -159,21 +164,43 @@ class Engine:
                 )
         self._scheduler.require_runnable(request)
 
-    def add(self, request: Request, submitted_at: float | None = None) -> None:
+    def prepare(self, request: Request) -> Future[Grammar] | None:
+        """Begin to compile the request's constraint in another thread; None without one.
+
+        Raises:
+            RequestError, DeviceError: As `require_fits`.
+            OverloadedError: Too many constraints wait to be compiled.
+        """
+        constraint = request.params.constraint
+        if constraint is None:
+            return None
+        self.require_fits(request)
+        return self._grammars.submit(constraint)
+
+    def add(
+        self,
+        request: Request,
+        submitted_at: float | None = None,
+        grammar: Future[Grammar] | None = None,
+    ) -> None:
         """Queue a request.
 
         Args:
             request: With resolved params that have a seed, see `SamplingParams.resolve` and
                 `seeds.with_seed`.
             submitted_at: `time.monotonic` when the caller asked; None means now.
+            grammar: What `prepare` gave, done; None waits until the constraint is compiled.
 
         Raises:
-            RequestError: It can never run, or its id is that of a live request.
+            RequestError: It can never run, its id is that of a live request, or its constraint
+                is refused.
             OverloadedError: A queue limit is reached.
         """
         at = time.monotonic() if submitted_at is None else submitted_at
         self.require_fits(request)
-        self._scheduler.add(request, at)
+        grammar = grammar or self.prepare(request)
+        matcher = None if grammar is None else grammar.result().new_matcher()
+        self._scheduler.add(request, at).matcher = matcher
 
     def abort(
         self, request_id: str, reason: FinishReason = FinishReason.ABORT
@@ -316,6 +343,7 @@ class Engine:
 
     def close(self) -> None:
         """Give everything back to the device and end it; one that is stuck is left as it is."""
+        self._grammars.close()
         if self._stuck is not None:
             logger.error("the device is not closed: %s", self._stuck)
             return

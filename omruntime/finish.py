@@ -12,8 +12,9 @@ def finish_reason(
 ) -> FinishReason | None:
     """Why a sequence ends with its latest token; None when it goes on.
 
-    The first `min_new_tokens` tokens end nothing. An end token that is also the last one
-    allowed counts as STOP. `max_len` is the most tokens of prompt and answer.
+    The first `min_new_tokens` tokens end nothing, but a constraint that is complete does. An end
+    token that is also the last one allowed counts as STOP. `max_len` is the most tokens of prompt
+    and answer.
     """
     params, num_output_tokens = sequence.params, sequence.num_output_tokens
     last = sequence.token_ids[-1]
@@ -22,6 +23,8 @@ def finish_reason(
             return FinishReason.STOP
         if last in eos_token_ids and not params.ignore_eos:
             return FinishReason.STOP
+    if sequence.matcher is not None and sequence.matcher.is_finished:
+        return FinishReason.STOP
     if params.max_new_tokens is not None and num_output_tokens >= params.max_new_tokens:
         return FinishReason.LENGTH
     return FinishReason.LENGTH if len(sequence.token_ids) >= max_len else None

@@ -111,6 +111,9 @@ class LLM:
         requests = list(self._requests([_token_ids(prompt) for prompt in prompts], params))
         for request in requests:
             self._engine.require_fits(request)
+            grammar = self._engine.prepare(request)
+            if grammar is not None:
+                grammar.result()
         try:
             answers = self._run(requests, progress)
         finally:

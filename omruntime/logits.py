@@ -24,7 +24,7 @@ _MAX_PENALTY = 1e30
 class LogitsEditor:
     """Applies bias, bans and penalties.
 
-    The order: logit_bias, allowed_token_ids, banned_token_ids, min_new_tokens (bans end
+    The order: logit_bias, constraint, allowed_token_ids, banned_token_ids, min_new_tokens (bans end
     and stop tokens), repetition_penalty (prompt and answer), presence_penalty and
     frequency_penalty (answer).
     """
@@ -37,7 +37,8 @@ class LogitsEditor:
         """Whether `apply` would touch the sequence's next row."""
         params = sequence.params
         return bool(
-            params.logit_bias
+            sequence.matcher is not None
+            or params.logit_bias
             or params.allowed_token_ids
             or params.banned_token_ids
             or sequence.num_output_tokens < params.min_new_tokens
@@ -48,6 +49,9 @@ class LogitsEditor:
         """Edit a row, float32 [vocab_size], in place; an id that is banned gets -inf.
 
         A repetition penalty near 0 can raise a score to +inf, which the caller must check.
+
+        Raises:
+            RequestError: The sequence's constraint cannot be followed further.
         """
         params = sequence.params
         if params.logit_bias:
@@ -71,6 +75,8 @@ class LogitsEditor:
 
     def _ban(self, row: Row, sequence: Sequence) -> None:
         params = sequence.params
+        if sequence.matcher is not None:
+            np.copyto(row, -np.inf, where=~sequence.matcher.allowed())
         if params.allowed_token_ids:
             allowed = np.array(params.allowed_token_ids, np.int64)
             scores = row[allowed]

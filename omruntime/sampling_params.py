@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from omruntime.constraint import Constraint
 from omruntime.errors import RequestError
 from omruntime.field_types import (
     require_biases,
@@ -77,6 +78,10 @@ class SamplingParams:
         include_stop: Whether a matched stop string stays in the text.
         ignore_eos: End tokens do not end the answer.
         skip_special_tokens: Leave special tokens out of the text.
+        constraint: What the text of the answer may be; no other token can be chosen. End tokens
+            are allowed exactly where the answer may end, and one that is complete ends by
+            itself, whatever `min_new_tokens` says. Stop strings and `stop_token_ids` may cut it
+            short, as a limit on its length does.
     """
 
     max_new_tokens: int | None = None
@@ -100,6 +105,7 @@ class SamplingParams:
     include_stop: bool = False
     ignore_eos: bool = False
     skip_special_tokens: bool = True
+    constraint: Constraint | None = None
 
     def __post_init__(self) -> None:
         """Check every value that needs no model.
@@ -131,6 +137,7 @@ class SamplingParams:
         for token_id, bias in self.logit_bias.items():
             _require_range(f"logit_bias[{token_id}]", bias, -MAX_LOGIT_BIAS, MAX_LOGIT_BIAS)
         self._require_stop()
+        self._require_constrainable()
 
     def _require_answer(self) -> None:
         """Check that something is asked for: an answer, or the prompt's logprobs alone."""
@@ -145,6 +152,24 @@ class SamplingParams:
             raise RequestError(
                 f"max_new_tokens is 0 and n is {self.n}, but there is no answer to give several "
                 f"times; leave n out"
+            )
+
+    def _require_constrainable(self) -> None:
+        """Check that nothing contradicts the constraint, if there is one."""
+        if self.constraint is None:
+            return
+        if not isinstance(self.constraint, Constraint):
+            raise RequestError(
+                f"constraint is {type(self.constraint).__name__}, wanted a Constraint"
+            )
+        if self.ignore_eos:
+            raise RequestError(
+                "ignore_eos is set beside a constraint, whose answers end where they are "
+                "complete; leave one of the two out"
+            )
+        if self.max_new_tokens == 0:
+            raise RequestError(
+                "max_new_tokens is 0 beside a constraint, but there is no answer to constrain"
             )
 
     def _require_stop(self) -> None:

@@ -304,6 +304,8 @@ class Scheduler:
             return FinishReason.LENGTH if _is_scored(sequence) else None
         assert isinstance(result, SampledToken), f"no token for {sequence.request_id}"
         sequence.token_ids.append(result.token_id)
+        if sequence.matcher is not None:
+            sequence.matcher.accept(result.token_id)
         return finish_reason(sequence, self._eos_token_ids, self._admission.max_len)
 
 

@@ -8,6 +8,7 @@ from enum import Enum
 from omruntime.block_key import BlockKey
 from omruntime.sampling_params import SamplingParams
 from omruntime.scheduling import Scheduling
+from omruntime.token_matcher import TokenMatcher
 
 
 class SequenceStatus(Enum):
@@ -90,6 +91,7 @@ class Sequence:
             `time.monotonic`; waiting began with the submit, the last preemption or the last
             rise by waiting.
         finish_detail: Why, where the reason alone does not say it.
+        matcher: Follows the generated tokens; None without a constraint.
     """
 
     request: Request
@@ -111,6 +113,7 @@ class Sequence:
     first_token_at: float | None = None
     finish_reason: FinishReason | None = None
     finish_detail: str = ""
+    matcher: TokenMatcher | None = None
 
     @staticmethod
     def of(request: Request, arrival: int) -> Sequence:

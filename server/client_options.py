@@ -7,8 +7,10 @@ import dataclasses
 import re
 import typing
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from omruntime.constraint import Constraint
 from omruntime.sampling_params import SamplingParams
 
 SAMPLING_HELP = {
@@ -35,6 +37,7 @@ SAMPLING_HELP = {
     "include_stop": "keep a matched stop text; default: no",
     "ignore_eos": "end tokens do not end the answer; default: no",
     "skip_special_tokens": "leave special tokens out of the text; default: yes",
+    "constraint": "what the text of the answer may be, one of these; default: anything",
 }
 
 
@@ -65,12 +68,62 @@ def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
     hints = typing.get_type_hints(SamplingParams)
     group = parser.add_argument_group("sampling")
     for field in dataclasses.fields(SamplingParams):
+        if field.name == "constraint":
+            continue
         group.add_argument(
             "--" + field.name.replace("_", "-"),
             default=argparse.SUPPRESS,
             help=SAMPLING_HELP[field.name],
             **_conversion(field.name, hints[field.name]),
         )
+    _add_constraint_flags(parser)
+
+
+def _add_constraint_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("constraint", SAMPLING_HELP["constraint"])
+    kinds = group.add_mutually_exclusive_group()
+    for flag, what in (("--json-schema", "a JSON Schema"), ("--grammar", "a Lark grammar")):
+        kinds.add_argument(
+            flag,
+            default=argparse.SUPPRESS,
+            type=_read_text,
+            metavar="FILE",
+            help=f"the answer follows {what} in a file",
+        )
+    kinds.add_argument(
+        "--json-object",
+        default=argparse.SUPPRESS,
+        action="store_true",
+        help="the answer is a JSON object",
+    )
+    kinds.add_argument(
+        "--regex", default=argparse.SUPPRESS, metavar="REGEX", help="the whole answer matches"
+    )
+    kinds.add_argument(
+        "--choices",
+        default=argparse.SUPPRESS,
+        nargs="+",
+        metavar="TEXT",
+        help="the answer is one of the texts",
+    )
+
+
+def _read_text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise argparse.ArgumentTypeError(f"cannot read {path!r}: {error}") from error
+
+
+def _constraint_of(arguments: argparse.Namespace) -> Constraint | None:
+    given = {
+        field.name: getattr(arguments, field.name)
+        for field in dataclasses.fields(Constraint)
+        if hasattr(arguments, field.name)
+    }
+    if "choices" in given:
+        given["choices"] = tuple(given["choices"])
+    return Constraint(**given) if given else None
 
 
 def _conversion(name: str, hint: object) -> dict[str, Any]:
@@ -101,4 +154,4 @@ def sampling_params_of(arguments: argparse.Namespace) -> SamplingParams:
             given[field.name] = tuple(value) if isinstance(value, list) else value
     if "logit_bias" in given:
         given["logit_bias"] = dict(given["logit_bias"])
-    return SamplingParams(**given)
+    return SamplingParams(**given, constraint=_constraint_of(arguments))

@@ -16,6 +16,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
+from omruntime.constraint import Constraint
 from omruntime.errors import NotBuiltInError, RequestError
 from omruntime.outputs import RequestTimings
 from omruntime.sampling_params import SamplingParams
@@ -150,6 +151,8 @@ def sampling_params_from(message: pb.SamplingParams) -> SamplingParams:
     for descriptor, value in message.ListFields():
         if descriptor.name == "logit_bias":
             set_fields[descriptor.name] = dict(value)
+        elif descriptor.name == "constraint":
+            set_fields[descriptor.name] = constraint_from(value)
         elif descriptor.is_repeated:
             set_fields[descriptor.name] = tuple(value)
         else:
@@ -169,12 +172,37 @@ def sampling_params_to(params: SamplingParams) -> pb.SamplingParams:
         if (value := getattr(params, field.name)) != getattr(_DEFAULT_PARAMS, field.name)
     }
     try:
+        if params.constraint is not None:
+            set_fields["constraint"] = constraint_to(params.constraint)
         return pb.SamplingParams(**set_fields)
     except (TypeError, ValueError) as error:
         raise RequestError(f"sampling parameters {set_fields} cannot be sent: {error}") from error
 
 
 _DEFAULT_PARAMS = SamplingParams()
+
+
+def constraint_from(message: pb.Constraint) -> Constraint:
+    """Read a constraint.
+
+    Raises:
+        RequestError: No kind is set, or its value is wrong.
+    """
+    kind = message.WhichOneof("kind")
+    if kind == "choices":
+        return Constraint(choices=tuple(message.choices.texts))
+    if kind == "json_object":
+        return Constraint(json_object=True)
+    return Constraint(**({} if kind is None else {kind: getattr(message, kind)}))
+
+
+def constraint_to(constraint: Constraint) -> pb.Constraint:
+    """Write a constraint."""
+    if constraint.choices is not None:
+        return pb.Constraint(choices=pb.Choices(texts=constraint.choices))
+    if constraint.json_object:
+        return pb.Constraint(json_object=pb.JsonObject())
+    return pb.Constraint(**{constraint.kind: getattr(constraint, constraint.kind)})
 
 
 def chat_messages_from(chat: pb.Chat) -> tuple[ChatMessage, ...]:

@@ -42,8 +42,9 @@ RANKS = (
     {"errors", "block_key", "profiler", "doctor", "element_type"},
     {"om_file"},
     {"buckets", "settings", "field_types", "owner_process", "row_workspace"},
-    {"manifest", "cost_table", "scheduling"},
-    {"sampling_params", "bundle_files", "limits", "cost_file", "switching", "warm_up"},
+    {"manifest", "cost_table", "scheduling", "constraint"},
+    {"token_matcher"},
+    {"sampling_params", "grammar", "bundle_files", "limits", "cost_file", "switching", "warm_up"},
     {"device", "block_pool", "sequence", "seeds", "draw", "pinned", "reach"},
     {"step", "logits", "kv_layout", "prefix_cache", "finish", "waiting_queue", "tenants"}
     | {"expiry", "output_lengths", "shared_prefill", "row_threads"},
@@ -62,6 +63,7 @@ RANKS = (
 OWNERS = {
     "acl": {"omruntime.device.", "atc_pipeline.commands.doctor"},
     "onnxruntime": {"omruntime.device.cpu", "omruntime.device.simacl.", "export."},
+    "llguidance": {"omruntime.grammar.llguidance_compiler"},
     "openvino": {"omruntime.device.openvino", "omruntime.device.openvino_model", "export."},
     "torch": {"export."},
     "transformers": {"export."},
@@ -86,6 +88,7 @@ OWNERS = {
 # Where an import may stand inside of a function, each for the reason its module states.
 LATE_IMPORTS = {
     "omruntime.device",
+    "omruntime.grammar.llguidance_compiler",
     "atc_pipeline.commands.",
     "atc_pipeline.simatc.cli",
     "export.kept_program",

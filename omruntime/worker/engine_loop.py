@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
 
 from omruntime.engine import Engine
 from omruntime.errors import OmError
 from omruntime.outputs import TokenDelta
 from omruntime.step_deltas import EngineOutput
+from omruntime.token_matcher import Grammar
 from omruntime.worker.messages import (
     Answer,
     Cancel,
@@ -21,6 +24,14 @@ from omruntime.worker.messages import (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request whose constraint is compiled or refused by now."""
+
+    submit: Submit
+    grammar: Future[Grammar]
+
+
 class EngineLoop:
     """Drives one engine by messages; for the thread that owns the engine."""
 
@@ -28,7 +39,7 @@ class EngineLoop:
         self,
         engine: Engine,
         send: Callable[[Report], None],
-        commands: queue.SimpleQueue[ToWorker],
+        commands: queue.SimpleQueue[ToWorker | Prepared],
     ) -> None:
         self._engine = engine
         self._send = send
@@ -68,6 +79,8 @@ class EngineLoop:
             wait = False
             if isinstance(command, Submit):
                 self._submit(command)
+            elif isinstance(command, Prepared):
+                self._submit(command.submit, command.grammar)
             elif isinstance(command, Cancel):
                 aborted = self._engine.abort(command.request_id, command.reason)
                 if aborted is not None:
@@ -78,14 +91,24 @@ class EngineLoop:
                 self._is_stopped = True
                 return
 
-    def _submit(self, command: Submit) -> None:
+    def _submit(self, command: Submit, grammar: Future[Grammar] | None = None) -> None:
         try:
-            self._engine.add(command.request, command.submitted_at)
+            if grammar is None and self._prepare(command):
+                return
+            self._engine.add(command.request, command.submitted_at, grammar)
         except OmError as error:
             self._answers.append(Answer(command.ticket, CarriedError.of(error)))
             return
         self._tickets[command.request.request_id] = command.ticket
         self._answers.append(Answer(command.ticket, None))
+
+    def _prepare(self, command: Submit) -> bool:
+        """Whether the request comes back as `Prepared`."""
+        grammar = self._engine.prepare(command.request)
+        if grammar is None:
+            return False
+        grammar.add_done_callback(lambda done: self._commands.put(Prepared(command, done)))
+        return True
 
     def _report(self, outputs: list[EngineOutput]) -> None:
         tokens: list[tuple[int, int]] = []

@@ -22,7 +22,7 @@ from omruntime.errors import BundleError, OmError, ShuttingDownError
 from omruntime.settings import EngineSettings
 from omruntime.warm_up import describe_run
 from omruntime.worker.channel import Channel
-from omruntime.worker.engine_loop import EngineLoop
+from omruntime.worker.engine_loop import EngineLoop, Prepared
 from omruntime.worker.isolation import end_with_parent, ignore_stop_signals
 from omruntime.worker.log_lines import send_logs
 from omruntime.worker.messages import (
@@ -73,7 +73,7 @@ class DeviceProcess:
     def __init__(self, channel: Channel, start: Start) -> None:
         self._channel = channel
         self._start = start
-        self._commands: queue.SimpleQueue[ToWorker] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[ToWorker | Prepared] = queue.SimpleQueue()
         self._stopping = threading.Event()
 
     def run(self) -> int:

@@ -8,7 +8,7 @@ by name; unknown ones, accepted and logged once, since clients send extras of th
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -45,10 +45,14 @@ _NOT_BUILT_IN: dict[str, tuple[Any, ...]] = {
     "chat_template": (None,),
     "function_call": (None, "none"),
     "functions": (None, []),
+    "guided_choice": (None,),
+    "guided_grammar": (None,),
+    "guided_json": (None,),
+    "guided_regex": (None,),
     "modalities": (None, ["text"]),
     "prediction": (None,),
     "reasoning_effort": (None,),
-    "response_format": (None, {"type": "text"}),
+    "structured_outputs": (None,),
     "suffix": (None, ""),
     "tool_choice": (None, "none"),
     "tools": (None, []),
@@ -64,6 +68,25 @@ class StreamOptions(BaseModel):
     """How a stream is written."""
 
     include_usage: StrictBool = False
+
+
+class NamedSchema(BaseModel):
+    """A JSON Schema and its name; `strict` has no effect, as every schema is followed."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: StrictStr
+    description: StrictStr | None = None
+    # OpenAI's clients leave it out for "any JSON", which is what json_object is for.
+    schema_: dict[str, Any] | StrictBool = Field(alias="schema")
+    strict: StrictBool | None = None
+
+
+class ResponseFormat(BaseModel):
+    """What the answer's text may be."""
+
+    model_config = ConfigDict(extra="forbid")
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: NamedSchema | None = None
 
 
 class GenerationBody(BaseModel):
@@ -83,6 +106,7 @@ class GenerationBody(BaseModel):
     presence_penalty: Number | None = None
     frequency_penalty: Number | None = None
     logit_bias: dict[str, Number] | None = None
+    response_format: ResponseFormat | None = None
     # Beyond OpenAI's, by the names that vLLM's clients send.
     top_k: StrictInt | None = None
     min_p: Number | None = None

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
 
-from omruntime.errors import FieldError
+from omruntime.constraint import Constraint
+from omruntime.errors import FieldError, RequestError
 from omruntime.sampling_params import SamplingParams
-from server.http.schema import ChatBody, CompletionBody, GenerationBody, Message
+from server.http.schema import ChatBody, CompletionBody, GenerationBody, Message, ResponseFormat
 from server.text import ChatMessage
 
 # OpenAI's default for plain completions.
@@ -155,8 +157,25 @@ def _params(
         prompt_logprobs=prompt_logprobs,
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         stop_token_ids=tuple(body.stop_token_ids or ()),
+        constraint=_constraint(body.response_format),
         logit_bias={_token_id(key): bias for key, bias in (body.logit_bias or {}).items()},
     )
+
+
+def _constraint(wanted: ResponseFormat | None) -> Constraint | None:
+    if wanted is None or wanted.type == "text":
+        return None
+    if wanted.type == "json_object":
+        return Constraint(json_object=True)
+    if wanted.json_schema is None:
+        raise FieldError("response_format", "response_format.json_schema is missing; set it")
+    try:
+        text = json.dumps(wanted.json_schema.schema_, ensure_ascii=False)
+        return Constraint(json_schema=text)
+    except RecursionError as error:
+        raise FieldError("response_format", "the schema is nested too deeply") from error
+    except RequestError as error:
+        raise FieldError("response_format", str(error)) from error
 
 
 def _token_id(key: str) -> int:
