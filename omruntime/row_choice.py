@@ -153,18 +153,21 @@ class RowChooser:
     def score(self, sequence: Sequence, budget_s: float = math.inf) -> list[RowPlan]:
         """The rows that score the next positions of a sequence's prompt.
 
-        As many as the largest decode bucket takes; with a time budget as many as fit into it,
-        of the numbers that fill a bucket and cost little more for each row than the best one.
+        As many as give the most rows a second by measurement: over a long past a smaller bucket
+        may. With a time budget as many as fit into it, of the numbers that fill a bucket and
+        cost little more for each row than the best one.
         """
         rows = make_score_rows(sequence, self.max_decode_rows)
         while self.pick(Phase.DECODE, rows) is None:
             rows.pop()
             assert rows, "no bucket takes one decode row; see BucketTable.require_cover"
-        if budget_s == math.inf:
+        if budget_s == math.inf and not self._costs.is_complete:
             return rows
         counts = [n for n in self._decode_batches if n < len(rows)]
         seconds = {n: self.seconds(Phase.DECODE, rows[:n]) for n in (*counts, len(rows))}
-        return rows[: _most_within(seconds, budget_s)]
+        if budget_s < math.inf:
+            return rows[: _most_within(seconds, budget_s)]
+        return rows[: max(seconds, key=lambda n: (n / seconds[n], n))]
 
     def prompt_rows(self, sequence: Sequence, budget_s: float = math.inf) -> list[RowPlan]:
         """The rows of the step that gets a prompt on, alone: its next chunk, or its scores."""

@@ -85,8 +85,10 @@ def test_answers_do_not_starve_behind_a_long_prompt_that_is_scored() -> None:
 
 def test_a_time_budget_picks_the_number_of_rows() -> None:
     buckets = [Bucket(Phase.DECODE, rows, 1, 8) for rows in (1, 4, 16)]
-    table = BucketTable([*buckets, Bucket(Phase.PREFILL, 1, 8, 8)], BLOCK_SIZE)
+    prefill = Bucket(Phase.PREFILL, 1, 8, 8)
+    table = BucketTable([*buckets, prefill], BLOCK_SIZE)
     costs = CostTable(table, BLOCK_SIZE)
+    costs.measure(prefill, 0.1)
     for bucket, seconds in zip(buckets, (0.01, 0.04, 0.16), strict=True):
         costs.measure(bucket, seconds)
     chooser = RowChooser(table, 8, costs)
@@ -96,9 +98,13 @@ def test_a_time_budget_picks_the_number_of_rows() -> None:
     budgets = (float("inf"), 0.2, 0.1, 0.03, 0.001)
     assert [len(chooser.score(sequence, s)) for s in budgets] == [16, 16, 4, 1, 1]
     sequence.num_scored = 26
-    assert [row.start for row in chooser.score(sequence)] == [26, 27, 28]
+    assert [row.start for row in chooser.score(sequence)] == [26], "three would pay for four"
     costs.measure(buckets[0], 0.04)  # a row alone is dear now
     assert len(chooser.score(sequence, 0.001)) == 3
+    assert [row.start for row in chooser.score(sequence)] == [26, 27, 28]
+    sequence.num_scored = 0
+    costs.measure(buckets[2], 0.3)  # sixteen at once are more than four times four
+    assert len(chooser.score(sequence)) == 4
 
 
 def test_rows_share_a_bucket_that_reaches_over_their_past() -> None:
