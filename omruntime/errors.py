@@ -18,8 +18,11 @@ stands in `server/status.py`.
     │   ├── UnknownRequestError
     │   ├── DuplicateRequestError
     │   ├── PreconditionError          the bundle lacks what the request needs
-    │   └── NotBuiltInError            a feature this build does not have
+    │   ├── NotBuiltInError            a feature this build does not have
+    │   ├── UnauthenticatedError       no API key, or one that is not known
+    │   └── ForbiddenError             the key does not allow it
     ├── OverloadedError                a queue limit is reached; retry later
+    │   └── RateLimitedError           a limit of the caller's key is reached
     ├── NotReadyError                  still loading; retry soon
     ├── ShuttingDownError              draining; retry elsewhere
     ├── CallError                      a client's call to a server failed
@@ -101,8 +104,29 @@ class NotBuiltInError(RequestError):
     """The request asks for a feature that this build does not have."""
 
 
+class UnauthenticatedError(RequestError):
+    """The caller gave no API key, or one that the server does not know."""
+
+
+class ForbiddenError(RequestError):
+    """The caller's key does not allow what it asks for, such as another tenant's turn."""
+
+
 class OverloadedError(OmError):
-    """A queue limit is reached; the same request may pass later."""
+    """A limit is reached; the same request may pass later.
+
+    Attributes:
+        retry_after_s: Seconds after which a place is expected; None when waiting does not help
+            or nobody can tell.
+    """
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class RateLimitedError(OverloadedError):
+    """A limit of the caller's own key is reached, however idle the server is."""
 
 
 class NotReadyError(OmError):
@@ -118,11 +142,14 @@ class CallError(OmError):
 
     Attributes:
         code: The gRPC status by name, such as `INVALID_ARGUMENT`.
+        retry_after_s: Seconds that the server asks to wait before another try; None when it
+            does not say.
     """
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, code: str, message: str, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.code = code
+        self.retry_after_s = retry_after_s
 
 
 class DeviceError(OmError):

@@ -12,7 +12,9 @@ from dataclasses import replace
 
 from omruntime.errors import OmError
 from omruntime.sequence import FinishReason
+from server.callers import as_callers
 from server.logs import log_finished
+from server.redaction import public_text, without_paths
 from server.request_tally import RequestTally
 from server.seams import RequestObserver, TextGeneratorLike
 from server.text import TextDelta, TextRequest
@@ -27,6 +29,8 @@ async def terminated_deltas(
 
     Closing it early aborts the request. A request counts as accepted with its first delta.
 
+    With API keys the request is its caller's, see `callers.as_callers`.
+
     Raises:
         OmError: Before the first delta; later the error becomes terminal deltas.
     """
@@ -35,9 +39,12 @@ async def terminated_deltas(
     failure = "the stream ended without a reason; the server's log may know more"
     try:
         try:
-            async with aclosing(generator.stream(request)) as deltas:
+            own = as_callers(request)
+            async with aclosing(generator.stream(own)) as deltas:
                 async for delta in deltas:
                     accepted = True
+                    if delta.error:
+                        delta = replace(delta, error=without_paths(delta.error))
                     tally.count(delta)
                     if tally.is_complete:
                         break
@@ -50,7 +57,7 @@ async def terminated_deltas(
             if not accepted:
                 observer.refused(error)
                 raise
-            failure = str(error)
+            failure = public_text(error)
         for index in range(request.params.n):
             if index not in tally.ends:
                 end = TextDelta(index, "", (), finish_reason=FinishReason.ERROR, error=failure)

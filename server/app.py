@@ -18,10 +18,12 @@ from pathlib import Path
 from omruntime.errors import ConfigError
 from omruntime.limits import longest_sequence
 from omruntime.settings import MIB, EngineSettings
+from server.access import Access, open_access
 from server.grpc_server import start_grpc_server
 from server.lifecycle import Lifecycle
 from server.loading import start_engine, stop_engine
 from server.logs import set_up_logging
+from server.overload import watch_overload
 from server.seams import EngineLike, FrontEnd, TextGeneratorLike
 from server.settings import Settings
 
@@ -36,7 +38,7 @@ LAST_EVENTS_S = 2.0
 LAST_STATUS_S = 0.5
 
 
-StartHttp = Callable[[Settings, Lifecycle, EngineLike], Awaitable[FrontEnd]]
+StartHttp = Callable[[Settings, Lifecycle, EngineLike, Access], Awaitable[FrontEnd]]
 """Opens the HTTP port."""
 
 
@@ -84,7 +86,8 @@ async def serve(settings: Settings, parts: Parts) -> bool:
     stop = StopSignals()
     engine = parts.open_engine(settings.bundle, settings.engine)
     lifecycle = Lifecycle()
-    async with _listening(settings, parts, lifecycle, engine) as port:
+    access = open_access(settings, lifecycle)
+    async with _listening(settings, parts, lifecycle, (engine, access)) as port:
         _announce_port(settings, port)
         generator = parts.open_generator(settings.bundle, engine)
         _watch_device(engine, lifecycle)
@@ -94,21 +97,25 @@ async def serve(settings: Settings, parts: Parts) -> bool:
         _announce_limits(engine)
         lifecycle.begin_serving(generator)
         logger.info("serving address=%s", settings.address(port))
+        overload = asyncio.create_task(watch_overload(engine, lifecycle))
         await stop.first.wait()
-        return await _drain(settings.drain_timeout_s, lifecycle, engine, stop.second)
+        overload.cancel()
+        return await _drain(settings, lifecycle, engine, stop.second)
 
 
 @asynccontextmanager
 async def _listening(
-    settings: Settings, parts: Parts, lifecycle: Lifecycle, engine: EngineLike
+    settings: Settings, parts: Parts, lifecycle: Lifecycle, served: tuple[EngineLike, Access]
 ) -> AsyncIterator[int]:
     """Open all ports and close them at the end; gives the gRPC port."""
-    server, port = await start_grpc_server(settings, lifecycle, engine)
+    engine, access = served
+    server, port = await start_grpc_server(settings, lifecycle, engine, access)
     http: FrontEnd | None = None
     try:
         if parts.start_http is not None:
-            http = await parts.start_http(settings, lifecycle, engine)
-            logger.info("listening url=http://%s", settings.address(http.port))
+            http = await parts.start_http(settings, lifecycle, engine, access)
+            scheme = "http" if access.tls is None else "https"
+            logger.info("listening url=%s://%s", scheme, settings.address(http.port))
         yield port
     finally:
         # The grace is for requests that are sending their last words, and ends with those.
@@ -119,16 +126,22 @@ async def _listening(
 
 
 async def _drain(
-    drain_timeout_s: float, lifecycle: Lifecycle, engine: EngineLike, hurry: asyncio.Event
+    settings: Settings, lifecycle: Lifecycle, engine: EngineLike, hurry: asyncio.Event
 ) -> bool:
     """Let running requests finish; abort them at the time limit or when `hurry` is set."""
+    lifecycle.announce_draining()
+    # At least once around the loop, which publishes the health, before anything is refused.
+    logger.info("unhealthy, refusing follows delay_s=%g", settings.drain_delay_s)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(settings.drain_delay_s):
+            await hurry.wait()
     lifecycle.begin_draining()
     engine.drain()
     logger.info("draining num_running=%d", lifecycle.num_running)
     idle = asyncio.create_task(lifecycle.wait_idle())
     hurried = asyncio.create_task(hurry.wait())
     await asyncio.wait(
-        (idle, hurried), timeout=drain_timeout_s, return_when=asyncio.FIRST_COMPLETED
+        (idle, hurried), timeout=settings.drain_timeout_s, return_when=asyncio.FIRST_COMPLETED
     )
     hurried.cancel()
     if not idle.done():

@@ -1,6 +1,7 @@
 """`om-serve`: read the settings, serve, end with the exit code that `status.py` gives.
 
-`om-serve doctor` looks at the machine instead; a bundle of that name is `./doctor`.
+`om-serve doctor` looks at the machine instead and `om-serve keys` makes API keys; bundles of these
+names are `./doctor` and `./keys`.
 
 Imports little at the top: until the server handles signals itself, Ctrl-C must end the process
 like any other program, without a traceback out of a half imported library.
@@ -31,7 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     argv = sys.argv[1:] if argv is None else argv
     try:
-        return _doctor(argv[1:]) if argv[:1] == ["doctor"] else _run(argv)
+        command = {"doctor": _doctor, "keys": _keys}.get(argv[0] if argv else "")
+        return _run(argv) if command is None else command(argv[1:])
     except OmError as error:
         print(f"om-serve: {error}", file=sys.stderr)
         return exit_code_of(error)
@@ -66,6 +68,13 @@ def _http_gateway() -> StartHttp:
             f"pip install 'omserve[http]'"
         ) from error
     return start_http_server
+
+
+def _keys(argv: Sequence[str]) -> int:
+    """Make, show or withdraw API keys."""
+    from server.keys_command import run_keys
+
+    return run_keys(argv, os.environ)
 
 
 def _doctor(argv: Sequence[str]) -> int:

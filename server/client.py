@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Generator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -20,7 +21,6 @@ from omruntime.outputs import EngineLoad
 from omruntime.owner_process import OwnerProcess
 from omruntime.sampling_params import SamplingParams
 from server.client_messages import (
-    CHANNEL_OPTIONS,
     CallOptions,
     Continuations,
     Generation,
@@ -37,6 +37,7 @@ from server.client_messages import (
     tokenize_request,
     translated_errors,
 )
+from server.client_security import ClientSecurity
 from server.grpc_messages import delta_from
 from server.pb import control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc
 from server.text import ChatMessage, TextDelta
@@ -44,17 +45,23 @@ from server.text import ChatMessage, TextDelta
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _DEFAULT_PARAMS = SamplingParams()
 _DEFAULT_OPTIONS = CallOptions()
+_NO_SECURITY = ClientSecurity()
 # A health stream that broke is opened again after this.
 _RETRY_S = 0.1
 
 
 class _Stubs:
-    """The stubs of one channel, blocking or not."""
+    """The stubs of one channel, blocking or not; each call carries the same metadata."""
 
-    def __init__(self, channel: grpc.Channel | grpc.aio.Channel) -> None:
+    def __init__(
+        self, channel: grpc.Channel | grpc.aio.Channel, metadata: tuple[tuple[str, str], ...]
+    ) -> None:
         self.inference = inference_pb2_grpc.InferenceServiceStub(channel)  # type: ignore[no-untyped-call]
         self.control = control_pb2_grpc.ControlServiceStub(channel)  # type: ignore[no-untyped-call]
         self.health = health_pb2_grpc.HealthStub(channel)
+        for stub in (self.inference, self.control):
+            for name, call in tuple(vars(stub).items()):
+                setattr(stub, name, partial(call, metadata=metadata))
 
 
 class Client:
@@ -63,19 +70,20 @@ class Client:
     Use it as a context manager.
     """
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, security: ClientSecurity = _NO_SECURITY) -> None:
         """Prepare a connection; nothing is sent yet.
 
         Args:
             target: Such as localhost:50051, [::1]:50051 or unix:path.
+            security: TLS and API key; by default neither.
 
         Raises:
-            RequestError: The target has another form.
+            RequestError: The target has another form, or a file of `security` cannot be read.
         """
         self.target = require_target(target)
         self._owner = OwnerProcess("this Client")
-        self._channel = grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
-        self._stubs_here = _Stubs(self._channel)
+        self._channel = security.open_channel(target)
+        self._stubs_here = _Stubs(self._channel, security.metadata)
 
     @property
     def _stubs(self) -> _Stubs:
@@ -239,18 +247,19 @@ class Client:
 class AsyncClient:
     """`Client` for asyncio; use it as an asynchronous context manager within one event loop."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, security: ClientSecurity = _NO_SECURITY) -> None:
         """Prepare a connection; nothing is sent yet.
 
         Args:
             target: Such as localhost:50051, [::1]:50051 or unix:path.
+            security: TLS and API key; by default neither.
 
         Raises:
-            RequestError: The target has another form.
+            RequestError: The target has another form, or a file of `security` cannot be read.
         """
         self.target = require_target(target)
-        self._channel = grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
-        self._stubs = _Stubs(self._channel)
+        self._channel = security.open_aio_channel(target)
+        self._stubs = _Stubs(self._channel, security.metadata)
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,12 +1,15 @@
-"""The flags of `om-client` that stand for `CallOptions`: where a call goes, and its turn."""
+"""The flags of `om-client` that stand for a call's way: where to, how safely, and its turn."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
+from pathlib import Path
 
 from omruntime.scheduling import Scheduling, Urgency
 from server.client_messages import CallOptions
+from server.client_security import KEY_VARIABLE, ClientSecurity, read_api_key
 from server.text import OutputOptions
 
 
@@ -17,6 +20,7 @@ def add_call_flags(parser: argparse.ArgumentParser) -> None:
         default="localhost:50051",
         help="host:port, [ipv6]:port or unix:path (default: %(default)s)",
     )
+    _add_security_flags(parser)
     parser.add_argument("--model", help="served name; default: the served model")
     parser.add_argument("--request-id", help="default: one is made")
     parser.add_argument("--cache-salt", default="", help="share cached prompts with equal salts")
@@ -31,6 +35,35 @@ def add_call_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--timeout-s", type=float, help="deadline in seconds; default: none")
     _add_scheduling_flags(parser)
+
+
+def _add_security_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("security")
+    for flag, what in (
+        ("--tls-ca", "PEM roots of the server's certificate; default: no TLS"),
+        ("--tls-cert", "PEM certificate of this client, where the server demands one"),
+        ("--tls-key", "PEM key of --tls-cert"),
+        ("--api-key-file", f"file that holds the API key; default: the variable {KEY_VARIABLE}"),
+    ):
+        group.add_argument(flag, type=Path, metavar="FILE", help=what)
+    group.add_argument(
+        "--tls-server-name", metavar="NAME", help="in its certificate; default: the target's host"
+    )
+
+
+def security_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> ClientSecurity:
+    """TLS and API key of a parsed command line.
+
+    Raises:
+        RequestError: The parts do not go together, or the key's file cannot be read.
+    """
+    return ClientSecurity(
+        tls_ca=arguments.tls_ca,
+        tls_cert=arguments.tls_cert,
+        tls_key=arguments.tls_key,
+        tls_server_name=arguments.tls_server_name,
+        api_key=read_api_key(arguments.api_key_file, environ),
+    )
 
 
 def _add_scheduling_flags(parser: argparse.ArgumentParser) -> None:

@@ -16,7 +16,7 @@ from omruntime.errors import CallError, OmError, RequestError
 from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import FinishReason
 from server.chat_session import ChatSession
-from server.client_call_flags import add_call_flags, call_options_of
+from server.client_call_flags import add_call_flags, call_options_of, security_of
 from server.client_messages import Generation, Prompt
 from server.client_options import add_sampling_flags, parse_token_ids, sampling_params_of
 from server.status import exit_code_of
@@ -169,7 +169,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise RequestError(f"n is {params.n}, but a chat has one answer a turn; leave --n out")
     _refuse_without_effect(arguments, params)
     options = call_options_of(arguments, echo=arguments.command == "generate" and arguments.echo)
-    client = TerminalClient(arguments.target)
+    client = TerminalClient(arguments.target, security_of(arguments, os.environ))
     if arguments.command == "chat":
         return ChatSession(client, params, options, arguments.system).run()
     prompt = _prompt_of(arguments)
@@ -206,7 +206,7 @@ def _run_score(arguments: argparse.Namespace) -> int:
     _refuse_unused_template_arguments(arguments)
     if arguments.top_logprobs and not arguments.json:
         raise RequestError("--top-logprobs is shown by score --json alone; add --json")
-    scores = TerminalClient(arguments.target).score(
+    scores = TerminalClient(arguments.target, security_of(arguments, os.environ)).score(
         _prompt_of(arguments),
         arguments.continuations,
         arguments.top_logprobs,

@@ -23,6 +23,7 @@ from server.grpc_messages import delta_from, prompt_to, sampling_params_to
 from server.grpc_options import output_to, scheduling_to, score_from
 from server.pb import control_pb2
 from server.pb import inference_pb2 as pb
+from server.retry_info import retry_after_of
 from server.text import (
     ChatMessage,
     ContinuationScore,
@@ -257,15 +258,16 @@ def call_error(error: grpc.RpcError, target: str) -> CallError:
     """Translate a failed call.
 
     Args:
-        error: What gRPC raised; its classes have code() and details().
+        error: What gRPC raised; its classes have code(), details() and trailing_metadata().
         target: For the message.
     """
     code, details = error.code(), error.details() or ""
+    retry_after_s = retry_after_of(error.trailing_metadata())
     if code is grpc.StatusCode.UNAVAILABLE and _is_unreachable(details):
         return CallError(code.name, f"no server answers at {target}: {details}")
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return CallError(code.name, f"the deadline passed before {target} answered in full")
-    return CallError(code.name, details or code.name)
+    return CallError(code.name, details or code.name, retry_after_s)
 
 
 def _is_unreachable(details: str) -> bool:

@@ -9,6 +9,7 @@ import grpc.aio
 
 from omruntime.errors import RequestError, UnknownRequestError
 from omruntime.limits import longest_sequence
+from server.callers import caller_var
 from server.grpc_service import require_served_model
 from server.lifecycle import Lifecycle, ServerState
 from server.pb import control_pb2 as pb
@@ -94,7 +95,9 @@ class GrpcControlService(control_pb2_grpc.ControlServiceServicer):
         generator = self._lifecycle.require_loaded()
         if not request.request_id:
             raise RequestError("request_id is not set; give the id of the request to abort")
-        if not generator.abort(request.request_id):
+        # Not to others: whether their requests live is theirs to know, too.
+        caller = caller_var.get()
+        if not generator.abort(request.request_id, None if caller is None else caller.tenant):
             raise UnknownRequestError(
                 f"no live request has the id {request.request_id[:200]!r}; it may have ended"
             )

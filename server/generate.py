@@ -43,6 +43,7 @@ class _Answer:
 class _LiveRequest:
     """A request that has not ended; `answers` grows while they are submitted."""
 
+    tenant: str
     answers: list[_Answer] = field(default_factory=list)
     aborted: bool = False
 
@@ -78,7 +79,7 @@ class TextGenerator:
             OverloadedError, ShuttingDownError: Before the first delta.
         """
         self._require_new_id(request.request_id)
-        live = self._live[request.request_id] = _LiveRequest()
+        live = self._live[request.request_id] = _LiveRequest(request.scheduling.tenant)
         try:
             await self._submit(request, live)
             if live.aborted:
@@ -100,10 +101,15 @@ class TextGenerator:
         async with aclosing(self.stream(request)) as deltas:
             return join_deltas([delta async for delta in deltas])
 
-    def abort(self, request_id: str) -> bool:
-        """End a live request soon, each answer with ABORT; False when there is none."""
+    def abort(self, request_id: str, tenant: str | None = None) -> bool:
+        """End a live request soon, each answer with ABORT; False when there is none.
+
+        Args:
+            request_id: Its id.
+            tenant: Whose requests alone count; None: everybody's.
+        """
         live = self._live.get(request_id)
-        if live is None:
+        if live is None or tenant not in (None, live.tenant):
             return False
         live.aborted = True
         self._cancel(live)

@@ -13,6 +13,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from omruntime.errors import ConfigError
+from server.access import OPEN_ACCESS, Access
+from server.auth_interceptor import ApiKeyInterceptor
 from server.control_service import GrpcControlService
 from server.grpc_service import GrpcInferenceService
 from server.interceptor import ErrorInterceptor
@@ -27,6 +29,18 @@ SERVICE_NAMES = (
 )
 
 
+READY_SERVICE = "ready"
+"""Asked of grpc.health.v1 it is SERVING only while the server is not overloaded, too.
+
+The other names stay SERVING under load: what restarts a process that is NOT_SERVING, as
+Kubernetes' liveness probes do, must not do so because it is busy.
+"""
+
+# Of one request, its headers all told; also for HTTP. Keys, traces and cookies of a mesh take a
+# few KiB. gRPC's own soft limit lies below its hard one, between which it refuses at random.
+MAX_HEADER_BYTES = 16 << 10
+
+
 def channel_options(max_message_mib: int) -> tuple[tuple[str, int], ...]:
     """The C-core options of our server.
 
@@ -38,6 +52,8 @@ def channel_options(max_message_mib: int) -> tuple[tuple[str, int], ...]:
         ("grpc.max_receive_message_length", max_message_mib * MIB),
         # Replies are bounded where they are made, with a message that says what to do instead.
         ("grpc.max_send_message_length", -1),
+        ("grpc.max_metadata_size", MAX_HEADER_BYTES),
+        ("grpc.absolute_max_metadata_size", MAX_HEADER_BYTES),
         # Ordinary clients ping every 10 s and more through a long call that sends nothing, or
         # while idle. By default two early pings end the connection.
         ("grpc.http2.min_ping_interval_without_data_ms", 1000),
@@ -54,8 +70,9 @@ def channel_options(max_message_mib: int) -> tuple[tuple[str, int], ...]:
 class _HealthFollower:
     """Sets the health of all services after each change of the lifecycle, in order."""
 
-    def __init__(self, servicer: health.aio.HealthServicer) -> None:
+    def __init__(self, servicer: health.aio.HealthServicer, lifecycle: Lifecycle) -> None:
         self._servicer = servicer
+        self._lifecycle = lifecycle
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __call__(self, state: ServerState) -> None:
@@ -65,17 +82,24 @@ class _HealthFollower:
 
     async def publish(self, state: ServerState) -> None:
         """Set every service's health."""
-        status = health_pb2.HealthCheckResponse.NOT_SERVING
-        if state is ServerState.SERVING:
-            status = health_pb2.HealthCheckResponse.SERVING
+        status = _status(state is ServerState.SERVING)
         for name in (health.OVERALL_HEALTH, *SERVICE_NAMES):
             await self._servicer.set(name, status)
+        await self._servicer.set(READY_SERVICE, _status(self._lifecycle.is_ready))
+
+
+def _status(is_serving: bool) -> int:
+    reply = health_pb2.HealthCheckResponse
+    return int(reply.SERVING if is_serving else reply.NOT_SERVING)
 
 
 async def start_grpc_server(
-    settings: Settings, lifecycle: Lifecycle, engine: EngineLike
+    settings: Settings, lifecycle: Lifecycle, engine: EngineLike, access: Access = OPEN_ACCESS
 ) -> tuple[grpc.aio.Server, int]:
     """Open the port and answer on it; health is NOT_SERVING until the lifecycle says else.
+
+    Args:
+        access: Who may call; by default everybody, without TLS.
 
     Returns:
         The running server and its port.
@@ -84,8 +108,11 @@ async def start_grpc_server(
         ConfigError: The port cannot be opened.
     """
     model = settings.served_model_name or engine.manifest.model.name
+    interceptors: list[grpc.aio.ServerInterceptor] = [ErrorInterceptor()]
+    if access.keys is not None:
+        interceptors.insert(0, ApiKeyInterceptor(access.keys))
     server = grpc.aio.server(
-        interceptors=[ErrorInterceptor()], options=channel_options(settings.max_message_mib)
+        interceptors=interceptors, options=channel_options(settings.max_message_mib)
     )
     inference_pb2_grpc.add_InferenceServiceServicer_to_server(  # type: ignore[no-untyped-call]
         GrpcInferenceService(lifecycle, model, settings.slow_reader_timeout_s), server
@@ -94,21 +121,24 @@ async def start_grpc_server(
         GrpcControlService(lifecycle, engine, settings, model), server
     )
     servicer = health.aio.HealthServicer()
-    follower = _HealthFollower(servicer)
+    follower = _HealthFollower(servicer, lifecycle)
     await follower.publish(lifecycle.state)
     lifecycle.listeners.append(follower)
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     reflection.enable_server_reflection(
         (*SERVICE_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
     )
-    port = _open_port(server, settings.address(settings.grpc_port))
+    port = _open_port(server, settings.address(settings.grpc_port), access)
     await server.start()
     return server, port
 
 
-def _open_port(server: grpc.aio.Server, address: str) -> int:
+def _open_port(server: grpc.aio.Server, address: str, access: Access) -> int:
     try:
-        port = server.add_insecure_port(address)
+        if access.tls is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, access.tls.grpc_credentials())
     except RuntimeError as error:
         raise ConfigError(
             f"cannot listen on {address}: {error}; the port may be taken, or the address is not "

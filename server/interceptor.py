@@ -17,7 +17,9 @@ from google.protobuf.message import DecodeError, Message
 
 from omruntime.errors import OmError, RequestError
 from server.grpc_messages import require_known_fields
-from server.status import status_of
+from server.redaction import public_text
+from server.retry_info import retry_metadata
+from server.status import retry_after_of, status_of
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +91,8 @@ def _read(parse: _Parse, raw: bytes) -> Message:
 async def _abort(context: grpc.aio.ServicerContext, method: str, error: OmError) -> object:
     code = status_of(error).grpc_code
     logger.info("RPC refused method=%s code=%s", method, code.name)
-    return await context.abort(code, _shortened(str(error)))
+    message = _shortened(public_text(error))
+    return await context.abort(code, message, retry_metadata(code, message, retry_after_of(error)))
 
 
 def _shortened(message: str) -> str:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from enum import Enum
 
 from omruntime.errors import NotReadyError, OmError, ShuttingDownError
+from server.redaction import without_paths
 from server.request_tally import RequestTally
 from server.seams import RequestObserver, TextGeneratorLike
 
@@ -31,8 +32,10 @@ class Lifecycle:
 
     Attributes:
         detail: One line for humans: the stage of loading, or the device error.
-        listeners: Called with the new state after each change.
+        listeners: Called with the state after each change of it, or of `is_overloaded`.
         observers: Told of every request that ended or was refused.
+        entry: Entered by every request for as long as it runs; may refuse it.
+        is_overloaded: Whether new requests had better go elsewhere; they are taken all the same.
     """
 
     def __init__(self) -> None:
@@ -40,8 +43,11 @@ class Lifecycle:
         self.detail = "starting"
         self.listeners: list[Callable[[ServerState], None]] = []
         self.observers: list[RequestObserver] = []
+        self.entry: Callable[[], AbstractContextManager[None]] = nullcontext
+        self.is_overloaded = False
         self._generator: TextGeneratorLike | None = None
         self._started_at = time.monotonic()
+        self._refuses = False
         self._num_running = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -57,14 +63,30 @@ class Lifecycle:
         if self.state is ServerState.LOADING:
             self._enter(ServerState.SERVING, "")
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether a load balancer had better send requests here."""
+        return self.state is ServerState.SERVING and not self.is_overloaded
+
+    def set_overloaded(self, is_overloaded: bool) -> None:
+        """Say whether too much waits."""
+        if is_overloaded != self.is_overloaded:
+            self.is_overloaded = is_overloaded
+            self._tell_listeners()
+
+    def announce_draining(self) -> None:
+        """Turn unhealthy, and still take requests: who sends them learns of it a little later."""
+        self._enter(ServerState.DRAINING, "shutting down")
+
     def begin_draining(self) -> None:
         """Refuse new requests from now on."""
+        self._refuses = True
         self._enter(ServerState.DRAINING, "shutting down")
 
     def fail(self, text: str) -> None:
         """Turn unhealthy after a device error; a server that drains goes on draining."""
         if self.state is not ServerState.DRAINING:
-            self._enter(ServerState.FAILED, text)
+            self._enter(ServerState.FAILED, without_paths(text))
 
     def recover(self) -> None:
         """Serve again after `fail`."""
@@ -74,8 +96,11 @@ class Lifecycle:
     def _enter(self, state: ServerState, detail: str) -> None:
         self.state = state
         self.detail = detail
+        self._tell_listeners()
+
+    def _tell_listeners(self) -> None:
         for listener in self.listeners:
-            listener(state)
+            listener(self.state)
 
     def require_loaded(self) -> TextGeneratorLike:
         """The text generator, also while draining.
@@ -100,7 +125,7 @@ class Lifecycle:
             ShuttingDownError: Draining.
         """
         try:
-            if self.state is ServerState.DRAINING:
+            if self._refuses:
                 raise ShuttingDownError("the server is shutting down; send the request elsewhere")
             return self.require_loaded()
         except OmError as error:
@@ -119,15 +144,25 @@ class Lifecycle:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Count a request as running; draining waits for it."""
-        self._num_running += 1
-        self._idle.clear()
-        try:
-            yield
-        finally:
-            self._num_running -= 1
-            if not self._num_running:
-                self._idle.set()
+        """Count a request as running; draining waits for it.
+
+        Raises:
+            OmError: `entry` refuses it.
+        """
+        with ExitStack() as entered:
+            try:
+                entered.enter_context(self.entry())
+            except OmError as error:
+                self.refused(error)
+                raise
+            self._num_running += 1
+            self._idle.clear()
+            try:
+                yield
+            finally:
+                self._num_running -= 1
+                if not self._num_running:
+                    self._idle.set()
 
     @property
     def num_running(self) -> int:

@@ -11,6 +11,7 @@ import sys
 from contextvars import ContextVar
 from typing import TextIO
 
+from server.callers import caller_var
 from server.request_tally import RequestTally
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -22,11 +23,13 @@ _logger = logging.getLogger(__name__)
 
 
 class _RequestIdFilter(logging.Filter):
-    """Puts the request id of the current task on each record."""
+    """Puts the request id of the current task on each record, and whose key it came with."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         request_id = request_id_var.get()
-        record.request_tail = f" request_id={request_id}" if request_id else ""
+        caller = caller_var.get()
+        tail = f" request_id={request_id}" if request_id else ""
+        record.request_tail = tail if caller is None else f"{tail} key={caller.name}"
         return True
 
 

@@ -44,8 +44,8 @@ class TextGeneratorLike(Protocol):
             RequestError: The template refuses the conversation.
         """
 
-    def abort(self, request_id: str) -> bool:
-        """End a live request soon; False when there is none."""
+    def abort(self, request_id: str, tenant: str | None = None) -> bool:
+        """End a live request soon, of one tenant or of any; False when there is none."""
 
 
 class TokenEngine(Protocol):

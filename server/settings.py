@@ -26,6 +26,9 @@ from server.options import ENV_PREFIX, Option, OptionValue, options_of
 # A message length is a signed 32-bit number of bytes in gRPC.
 _MAX_MESSAGE_MIB = 2047
 
+# Of `om-client`; a machine with both is no mistake.
+CLIENT_KEY_VARIABLE = "OMSERVE_API_KEY"
+
 # Kubernetes gives every pod variables for each Service; one for a Service named `omserve` must
 # not stop the server.
 _SERVICE_LINK = re.compile(
@@ -71,7 +74,7 @@ class Settings:
     bundle: Path = field(metadata=_help("Folder that `export-om build --output` wrote."))
     host: str = field(
         default="127.0.0.1",
-        metadata=_help("Address to listen on; beyond loopback needs --allow-insecure."),
+        metadata=_help("Address to listen on; beyond loopback needs TLS, see --tls-cert."),
     )
     grpc_port: int = field(
         default=50051, metadata=_help("gRPC port; 0: any free one, see --port-file.")
@@ -83,14 +86,33 @@ class Settings:
     port_file: Path | None = field(
         default=None, metadata=_help("File to write the gRPC port to, once it is open.")
     )
-    allow_insecure: bool = field(
+    tls_cert: Path | None = field(
+        default=None,
+        metadata=_help("PEM certificate chain for TLS on both ports; read again when it changes."),
+    )
+    tls_key: Path | None = field(
+        default=None, metadata=_help("PEM key of --tls-cert, without a passphrase.")
+    )
+    tls_client_ca: Path | None = field(
+        default=None,
+        metadata=_help("PEM roots of client certificates, which are then demanded (mTLS)."),
+    )
+    api_keys: Path | None = field(
+        default=None,
+        metadata=_help("File of API keys, which are then demanded; see om-serve keys."),
+    )
+    allow_insecure_listen: bool = field(
         default=False,
-        metadata=_help("Listen beyond loopback although there is no TLS and no authentication."),
+        metadata=_help("Listen beyond loopback without TLS: all that is sent can be read."),
     )
     served_model_name: str | None = field(
         default=None, metadata=_help("Name that requests use; unset: the bundle's model name.")
     )
     log_level: str = field(default="info", metadata=_help(f"One of {', '.join(LEVELS)}."))
+    drain_delay_s: float = field(
+        default=0.0,
+        metadata=_help("Seconds between unhealthy and refusing, for load balancers to notice."),
+    )
     drain_timeout_s: float = field(
         default=30.0,
         metadata=_help("Seconds that running requests get after SIGTERM before they are aborted."),
@@ -115,18 +137,30 @@ class Settings:
         if self.http_port is not None:
             _require_between("http_port", self.http_port, 0, 65535)
         _require_between("max_message_mib", self.max_message_mib, 1, _MAX_MESSAGE_MIB)
+        _require_between("drain_delay_s", self.drain_delay_s, 0, math.inf)
         _require_between("drain_timeout_s", self.drain_timeout_s, 0, math.inf)
         _require_between("slow_reader_timeout_s", self.slow_reader_timeout_s, 0, math.inf)
         if self.slow_reader_timeout_s == 0:
             raise ConfigError("slow_reader_timeout_s is 0, wanted more: every reader would fail")
         if self.log_level not in LEVELS:
             raise ConfigError(f"log_level is {self.log_level!r}, wanted one of {LEVELS}")
-        if not self.allow_insecure and not is_loopback(self.host):
+        self._require_whole_tls()
+        if not (self.tls_cert or self.allow_insecure_listen or is_loopback(self.host)):
             raise ConfigError(
-                f"host {self.host!r} is beyond loopback, and TLS and authentication are not built "
-                f"in yet: give --allow-insecure if the network is trusted, or put a proxy with "
-                f"TLS in front"
+                f"host {self.host!r} is beyond loopback, and without TLS everybody on the way can "
+                f"read prompts, answers and keys: give --tls-cert and --tls-key, or listen on "
+                f"127.0.0.1 behind a proxy with TLS, or give --allow-insecure-listen where the "
+                f"network is trusted"
             )
+
+    def _require_whole_tls(self) -> None:
+        for one, other in (
+            ("tls_cert", "tls_key"),
+            ("tls_key", "tls_cert"),
+            ("tls_client_ca", "tls_cert"),
+        ):
+            if getattr(self, one) is not None and getattr(self, other) is None:
+                raise ConfigError(f"{one} is set without {other}; set both, or neither")
 
     def address(self, port: int) -> str:
         """Host and port in one, an IPv6 address in brackets."""
@@ -199,7 +233,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Serve a bundle over gRPC. Each flag can be given as the variable beside it.",
         epilog="SIGTERM or SIGINT drains and ends with exit code 0; a second one ends at once. "
         "Exit code 2: a setting or the bundle is wrong; 1: anything else. "
-        "`om-serve doctor` says what is wrong with this machine for Ascend cards.",
+        "`om-serve doctor` says what is wrong with this machine for Ascend cards, "
+        "`om-serve keys` makes API keys.",
         # Otherwise a flag that comes later could change what an abbreviation means.
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
@@ -221,7 +256,9 @@ def _parser() -> argparse.ArgumentParser:
 def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
     known = [option.env for option in list_options()]
     for name in sorted(environ):
-        if not name.startswith(ENV_PREFIX) or name in known or _SERVICE_LINK.fullmatch(name):
+        if not name.startswith(ENV_PREFIX) or name in (*known, CLIENT_KEY_VARIABLE):
+            continue
+        if _SERVICE_LINK.fullmatch(name):
             continue
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}?" if near else "om-serve --help lists all variables"

@@ -42,6 +42,8 @@ _BY_CLASS: dict[type[BaseException], Status] = {
     errors.DuplicateRequestError: Status(_CODE.ALREADY_EXISTS, 409),
     errors.PreconditionError: Status(_CODE.FAILED_PRECONDITION, 400),
     errors.NotBuiltInError: Status(_CODE.UNIMPLEMENTED, 501),
+    errors.UnauthenticatedError: Status(_CODE.UNAUTHENTICATED, 401),
+    errors.ForbiddenError: Status(_CODE.PERMISSION_DENIED, 403),
     errors.OverloadedError: Status(_CODE.RESOURCE_EXHAUSTED, 429),
     errors.NotReadyError: Status(_CODE.UNAVAILABLE, 503),
     errors.ShuttingDownError: Status(_CODE.UNAVAILABLE, 503),
@@ -57,6 +59,13 @@ def status_of(error: BaseException) -> Status:
         if cls in _BY_CLASS:
             return _BY_CLASS[cls]
     return _UNEXPECTED
+
+
+def retry_after_of(error: BaseException) -> float | None:
+    """Seconds after which the same request may pass; None when nobody can tell."""
+    if isinstance(error, errors.OverloadedError):
+        return error.retry_after_s
+    return None
 
 
 def exit_code_of(error: BaseException) -> int:

@@ -23,6 +23,7 @@ from server.client_messages import (
     Scores,
     require_target,
 )
+from server.client_security import ClientSecurity
 from server.text import TextDelta
 
 T = TypeVar("T")
@@ -38,13 +39,14 @@ class _End:
 class TerminalClient:
     """The calls of `om-client`, each over a connection of its own."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, security: ClientSecurity) -> None:
         """Check the target; nothing is sent yet.
 
         Raises:
             RequestError: It has another form than `Client` takes.
         """
         self._target = require_target(target)
+        self._security = security
 
     def generate(self, prompt: Prompt, params: SamplingParams, options: CallOptions) -> Generation:
         """As `Client.generate`."""
@@ -66,7 +68,7 @@ class TerminalClient:
 
     def _in_worker(self, call: Callable[[Client], Iterable[T]]) -> Iterator[T]:
         items: queue.SimpleQueue[T | _End] = queue.SimpleQueue()
-        client = Client(self._target)
+        client = Client(self._target, self._security)
         threading.Thread(target=_pump, args=(call, client, items), daemon=True).start()
         try:
             while not isinstance(item := items.get(), _End):

@@ -102,6 +102,7 @@ PRINTING = {
     "omruntime.simulate.__main__",
     "server.cli",
     "server.client_cli",
+    "server.keys_command",
     "server.chat_session",
 }
 

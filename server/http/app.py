@@ -11,7 +11,9 @@ from starlette.exceptions import HTTPException
 
 from omruntime.errors import OmError
 from omruntime.outputs import EngineLoad
+from server.api_keys import ApiKeys
 from server.control_service import omserve_version
+from server.http.api_key import ApiKeyGate
 from server.http.body_limit import BodyLimit
 from server.http.chat import chat_routes
 from server.http.completions import completion_routes
@@ -28,7 +30,7 @@ from server.http.operations import operation_routes
 
 
 def build_http_app(
-    gateway: Gateway, load: Callable[[], EngineLoad], max_body_bytes: int
+    gateway: Gateway, load: Callable[[], EngineLoad], max_body_bytes: int, keys: ApiKeys | None
 ) -> FastAPI:
     """Everything that answers over HTTP.
 
@@ -36,6 +38,7 @@ def build_http_app(
         gateway: What the routes share.
         load: What the engine holds, for the metrics.
         max_body_bytes: Larger bodies are refused before they are read.
+        keys: One of them is asked for; None: none.
     """
     app = FastAPI(title="omserve", version=omserve_version(), docs_url=None, redoc_url=None)
     for routes in (chat_routes, completion_routes, model_routes, operation_routes):
@@ -47,6 +50,9 @@ def build_http_app(
     app.add_exception_handler(ClientGoneError, _answer_nobody)
     app.add_exception_handler(Exception, answer_unexpected)
     app.add_middleware(BodyLimit, max_bytes=max_body_bytes)
+    if keys is not None:
+        # The last one added comes first.
+        app.add_middleware(ApiKeyGate, keys=keys)
     return app
 
 

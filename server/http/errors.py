@@ -6,6 +6,7 @@ Which status an error class has is `server/status.py`'s.
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 
 from fastapi import Request
@@ -15,19 +16,24 @@ from starlette.exceptions import HTTPException
 
 from omruntime.errors import (
     FieldError,
-    NotReadyError,
     OmError,
-    OverloadedError,
+    UnauthenticatedError,
     UnknownModelError,
 )
-from server.status import status_of
+from server.redaction import public_text
+from server.status import retry_after_of, status_of
 
 logger = logging.getLogger(__name__)
 
-# Clients that retry at once would only be refused again; a decode step is far shorter.
+# While loading or draining. Clients that retry at once would only be refused again.
 RETRY_AFTER_S = 1
-_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-_CODES = {413: "request_too_large", 429: "rate_limit_exceeded", 503: "service_unavailable"}
+_TYPES = {403: "permission_error", 429: "rate_limit_error"}
+_CODES = {
+    401: "invalid_api_key",
+    413: "request_too_large",
+    429: "rate_limit_exceeded",
+    503: "service_unavailable",
+}
 
 
 def error_body(
@@ -44,15 +50,32 @@ def body_of(error: OmError) -> tuple[int, dict[str, object]]:
     status = status_of(error).http_status
     param = error.param if isinstance(error, FieldError) else None
     code = "model_not_found" if isinstance(error, UnknownModelError) else None
-    return status, error_body(status, str(error), param, code)
+    return status, error_body(status, public_text(error), param, code)
 
 
 async def answer_om_error(_request: Request, error: Exception) -> JSONResponse:
     """Answer a request that one of our errors ended before its first byte."""
     assert isinstance(error, OmError)
+    return response_to(error)
+
+
+def response_to(error: OmError) -> JSONResponse:
+    """The answer to a request that one of our errors ended before its first byte."""
     status, body = body_of(error)
-    retry = isinstance(error, OverloadedError | NotReadyError) or status == 503
-    return JSONResponse(body, status, {"Retry-After": str(RETRY_AFTER_S)} if retry else None)
+    return JSONResponse(body, status, _headers_of(error, status))
+
+
+def _headers_of(error: OmError, status: int) -> dict[str, str]:
+    """When to try again, in whole seconds as HTTP has it, and in OpenAI's milliseconds."""
+    if isinstance(error, UnauthenticatedError):
+        return {"WWW-Authenticate": "Bearer", "Connection": "close"}
+    wait_s = retry_after_of(error)
+    if wait_s is None:
+        return {"Retry-After": str(RETRY_AFTER_S)} if status == 503 else {}
+    return {
+        "Retry-After": str(max(1, math.ceil(wait_s))),
+        "Retry-After-Ms": str(max(1, math.ceil(wait_s * 1000))),
+    }
 
 
 async def answer_invalid_body(_request: Request, error: Exception) -> JSONResponse:

@@ -42,9 +42,11 @@ def operation_routes(gateway: Gateway) -> APIRouter:
 
     @router.get("/ready")
     async def ready() -> Response:
-        """200 while requests are taken."""
-        state = gateway.lifecycle.state
-        return JSONResponse({"state": state.value}, 200 if state is ServerState.SERVING else 503)
+        """200 while requests are taken and not too many of them wait."""
+        lifecycle = gateway.lifecycle
+        overloaded = {"overloaded": True} if lifecycle.is_overloaded else {}
+        state = {"state": lifecycle.state.value, **overloaded}
+        return JSONResponse(state, 200 if lifecycle.is_ready else 503)
 
     @router.get("/version")
     async def version() -> dict[str, str]:

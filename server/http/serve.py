@@ -14,7 +14,10 @@ from dataclasses import dataclass
 import uvicorn
 
 from omruntime.errors import ConfigError
+from server.access import OPEN_ACCESS, Access
+from server.grpc_server import MAX_HEADER_BYTES
 from server.http.app import build_http_app
+from server.http.connection import bounded_connection
 from server.http.gateway import Gateway
 from server.lifecycle import Lifecycle
 from server.seams import EngineLike
@@ -55,9 +58,12 @@ class HttpServer:
 
 
 async def start_http_server(
-    settings: Settings, lifecycle: Lifecycle, engine: EngineLike
+    settings: Settings, lifecycle: Lifecycle, engine: EngineLike, access: Access = OPEN_ACCESS
 ) -> HttpServer:
     """Open the port and answer on it.
+
+    Args:
+        access: Who may call; by default everybody, without TLS.
 
     Raises:
         ConfigError: The port cannot be opened.
@@ -65,15 +71,23 @@ async def start_http_server(
     assert settings.http_port is not None, "the gateway is off"
     listener = _listen(bare_host(settings.host), settings.http_port)
     gateway = Gateway(lifecycle, settings.served_model_name or engine.manifest.model.name)
-    app = build_http_app(gateway, engine.load, settings.max_message_mib * MIB)
+    app = build_http_app(gateway, engine.load, settings.max_message_mib * MIB, access.keys)
     config = uvicorn.Config(
         app,
+        # By name, since another parser would come with its own bounds.
+        http=bounded_connection(settings.slow_reader_timeout_s),
+        ws="none",
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        # Nothing is decided by the client's address, so no header may set it.
+        proxy_headers=False,
         log_config=None,
         access_log=False,
         lifespan="off",
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_S,
     )
+    config.load()
+    config.ssl = None if access.tls is None else access.tls.context()
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started and not task.done():

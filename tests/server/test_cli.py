@@ -55,7 +55,7 @@ def test_imports_stay_light(module: str, forbidden: tuple[str, ...]) -> None:
     [
         ([], "no bundle"),
         (["b", "--grpc-port", "x"], "--grpc-port"),
-        (["b", "--host", "0.0.0.0"], "--allow-insecure"),
+        (["b", "--host", "0.0.0.0"], "--allow-insecure-listen"),
         (["no/such/bundle"], "no/such/bundle"),
         (["no/such/bundle", "--device", "tpu"], "device is 'tpu', wanted one of: cpu"),
         (["b", "--inject-fault", "kill@1"], "needs --allow-faults"),

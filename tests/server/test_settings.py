@@ -21,6 +21,10 @@ def test_flag_beats_variable_beats_default() -> None:
     assert settings.grpc_port == 50051
 
 
+def test_the_clients_key_is_no_mistake() -> None:
+    assert Settings.load(["b"], {"OMSERVE_API_KEY": "k"}) == Settings(bundle=Path("b"))
+
+
 def test_everything_can_come_from_the_environment() -> None:
     environ = {option.env: option.default_text or "1" for option in list_options()}
     environ |= {"OMSERVE_BUNDLE": "b", "OMSERVE_ENABLE_PREFIX_CACHE": "no"}
@@ -55,6 +59,11 @@ def test_defaults_are_those_of_the_dataclasses() -> None:
         (["b", "--drain-timeout-s", "nan"], {}, "drain_timeout_s"),
         (["b", "--drain-timeout-s=-1"], {}, "drain_timeout_s"),
         (["b", "--slow-reader-timeout-s", "0"], {}, "slow_reader_timeout_s"),
+        (["b", "--drain-delay-s=-1"], {}, "drain_delay_s"),
+        (["b", "--tls-cert", "c"], {}, "tls_cert is set without tls_key"),
+        (["b", "--tls-key", "k"], {}, "tls_key is set without tls_cert"),
+        (["b", "--tls-client-ca", "a"], {}, "tls_client_ca is set without tls_cert"),
+        (["b", "--host", "0.0.0.0", "--api-keys", "k"], {}, "give --tls-cert and --tls-key"),
         (["b", "--max-message-mib", "2048"], {}, "1 to 2047"),
         (["b", "--num-blocks", "1"], {}, "num_blocks"),
         (["b", "--device="], {}, "--device is ''"),
@@ -95,7 +104,8 @@ def test_beyond_loopback_needs_a_flag(host: str) -> None:
     """BL-47: `::` counts as beyond loopback."""
     with pytest.raises(ConfigError, match="TLS"):
         Settings(bundle=Path("b"), host=host)
-    Settings(bundle=Path("b"), host=host, allow_insecure=True)
+    Settings(bundle=Path("b"), host=host, allow_insecure_listen=True)
+    Settings(bundle=Path("b"), host=host, tls_cert=Path("c"), tls_key=Path("k"))
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,9 @@ from omruntime.manifest import (
 )
 from omruntime.outputs import EngineLoad, RequestTimings
 from omruntime.sequence import FinishReason
+from server.access import open_access
 from server.grpc_server import start_grpc_server
+from server.http.serve import HttpServer, start_http_server
 from server.lifecycle import Lifecycle
 from server.settings import Settings
 from server.text import ChatMessage, TextDelta, TextRequest, Usage
@@ -96,6 +98,7 @@ class FakeGenerator:
     requests: list[TextRequest] = field(default_factory=list)
     num_closed: int = 0
     live: dict[str, asyncio.Event] = field(default_factory=dict)
+    tenants: dict[str, str] = field(default_factory=dict)
     error: Exception | None = None
     ids_per_char: int = 1
     chars_per_id: int = 1
@@ -105,6 +108,7 @@ class FakeGenerator:
             raise DuplicateRequestError(f"request id {request.request_id!r} is live")
         self.requests.append(request)
         aborted = self.live[request.request_id] = asyncio.Event()
+        self.tenants[request.request_id] = request.scheduling.tenant
         try:
             for item in self.script:
                 if isinstance(item, Exception):
@@ -136,8 +140,8 @@ class FakeGenerator:
         self._raise_error()
         return "".join(f"<{m.role}>{m.content}" for m in messages) + str(template_arguments or "")
 
-    def abort(self, request_id: str) -> bool:
-        if request_id not in self.live:
+    def abort(self, request_id: str, tenant: str | None = None) -> bool:
+        if request_id not in self.live or tenant not in (None, self.tenants.get(request_id)):
             return False
         self.live[request_id].set()
         return True
@@ -187,13 +191,18 @@ def settings_of(**values: Any) -> Settings:
 
 
 class FakeServer:
-    """The real gRPC server over the fakes, in an event loop of its own thread."""
+    """The real gRPC server over the fakes, in an event loop of its own thread.
+
+    With `http_port` in the settings the HTTP gateway as well.
+    """
 
     def __init__(self, settings: Settings | None = None, loaded: bool = True) -> None:
         self.generator = FakeGenerator()
         self.engine = FakeEngine(generator=self.generator)
         self.lifecycle: Lifecycle
         self.port = 0
+        self.http_port = 0
+        self._http: HttpServer | None = None
         self._settings = settings or settings_of()
         self._loaded = loaded
         self._loop = asyncio.new_event_loop()
@@ -202,6 +211,11 @@ class FakeServer:
     @property
     def target(self) -> str:
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        scheme = "https" if self._settings.tls_cert is not None else "http"
+        return f"{scheme}://localhost:{self.http_port}"
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the server's event loop."""
@@ -231,9 +245,15 @@ class FakeServer:
 
     async def _open(self) -> None:
         self.lifecycle = Lifecycle()
+        access = open_access(self._settings, self.lifecycle)
         self._server, self.port = await start_grpc_server(
-            self._settings, self.lifecycle, self.engine
+            self._settings, self.lifecycle, self.engine, access
         )
+        if self._settings.http_port is not None:
+            self._http = await start_http_server(
+                self._settings, self.lifecycle, self.engine, access
+            )
+            self.http_port = self._http.port
         if self._loaded:
             self.lifecycle.begin_serving(self.generator)
 
@@ -244,6 +264,8 @@ class FakeServer:
         self._loop.close()
 
     async def _close(self) -> None:
+        if self._http is not None:
+            await self._http.stop(1.0)
         await self._server.stop(grace=0)
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:

@@ -1,0 +1,68 @@
+"""Caller: who sent the request that the current task serves, and what that means for it.
+
+Whoever checks keys sets `caller_var`; nothing is checked here. Limits are `caller_limits.py`'s.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from omruntime.errors import ForbiddenError
+from server.text import TextRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The holder of one API key.
+
+    Attributes:
+        name: Of the key, for logs and messages.
+        tenant: Whose requests these are; tenants share the engine by their weights, and share
+            no cached prompts.
+        tenant_weight: The tenant's share against others'.
+        max_concurrent_requests: Requests that may run or wait at once; 0 allows none, for a key
+            that only reads metrics. None: no limit, as below.
+        requests_per_minute: Requests that may begin.
+        tokens_per_minute: Tokens of prompts and answers, counted when a request ends, so the
+            requests that run when it is reached still finish.
+    """
+
+    name: str
+    tenant: str
+    tenant_weight: float = 1.0
+    max_concurrent_requests: int | None = None
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+
+
+caller_var: ContextVar[Caller | None] = ContextVar("caller", default=None)
+"""Whom the current task serves; None when the server asks for no keys."""
+
+
+def as_callers(request: TextRequest) -> TextRequest:
+    """The request in the caller's own name; unchanged when the server asks for no keys.
+
+    Cached prompts are kept apart by tenant: how fast an answer begins, and `num_cached_tokens`,
+    would otherwise tell whether somebody else has sent the same beginning.
+
+    Raises:
+        ForbiddenError: It names another tenant than the key's.
+    """
+    caller = caller_var.get()
+    if caller is None:
+        return request
+    scheduling = request.scheduling
+    if scheduling.tenant not in ("", caller.tenant):
+        raise ForbiddenError(
+            f"tenant is {scheduling.tenant[:64]!r}, but the API key {caller.name!r} is tenant "
+            f"{caller.tenant!r}'s; leave tenant out"
+        )
+    return dataclasses.replace(
+        request,
+        cache_salt=f"{caller.tenant}:{request.cache_salt}",
+        scheduling=dataclasses.replace(
+            scheduling, tenant=caller.tenant, tenant_weight=caller.tenant_weight
+        ),
+    )
