@@ -127,6 +127,15 @@ def test_new_sequence_takes_its_prompt_and_a_block_if_it_grows(
     assert admission.needed(sequence, NOTHING).num_soon == expected
 
 
+@pytest.mark.parametrize(("num_prompt", "expected"), [(7, 2), (8, 2), (9, 3), (64, 16)])
+def test_all_of_a_prompt_without_an_answer_is_computed(num_prompt: int, expected: int) -> None:
+    """Its last token too, which an answer's last token never is."""
+    _, admission = make_admission(cached=False)
+    params = SamplingParams(max_new_tokens=0, prompt_logprobs=0)
+    sequence = Sequence.of(Request("r", tuple(range(num_prompt)), params), 1)
+    assert admission.needed(sequence, NOTHING).num_soon == expected
+
+
 def test_reused_blocks_cost_when_they_are_free_and_not_when_they_are_held() -> None:
     pool, admission = make_admission()
     held = pool.try_allocate(2) or []

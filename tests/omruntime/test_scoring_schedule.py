@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from omruntime.block_pool import BlockPool
 from omruntime.buckets import Bucket, BucketTable, Phase
 from omruntime.cost_table import CostTable
+from omruntime.lifecycle import Lifecycle
+from omruntime.output_lengths import OutputLengths
 from omruntime.phase_policy import Targets
 from omruntime.row_choice import RowChooser, make_score_rows
 from omruntime.sampling_params import SamplingParams
@@ -13,6 +16,7 @@ from omruntime.scheduler import SchedulerOptions
 from omruntime.scheduling import Scheduling, Urgency
 from omruntime.sequence import FinishReason, Request, Sequence
 from omruntime.step import SamplingFailure
+from omruntime.waiting_queue import WaitingQueue
 from tests.omruntime.scheduler_bench import BLOCK_SIZE, GOES_ON, Bench, rows_of
 
 
@@ -184,3 +188,24 @@ def test_scoring_counts_as_service_of_its_tenant() -> None:
     while bench.scheduler.num_running + bench.scheduler.num_waiting:
         order |= dict.fromkeys(row.sequence.request_id for row in bench.step().rows)
     assert list(order) == ["a", "A", "B", "b"], "40 tokens and 39 scores weigh more than 51 tokens"
+
+
+def test_answers_ride_in_the_rows_that_a_step_of_scores_would_pad() -> None:
+    bench = Bench(options=measured(0.05, 0.05, Targets(ttft_s=1e-9, itl_s=1e9)))
+    answering = bench.add("b", 4)
+    bench.run_until(lambda: answering.num_output_tokens >= 2)
+    scored = add_scored(bench, "a", 6, Scheduling(urgency=Urgency.HIGH))
+    plans = bench.run_until(lambda: scored.finish_reason is not None)
+    last_rows = [(row.sequence.request_id, row.is_computed) for row in plans[-1].rows]
+    assert last_rows == [("a", True), ("b", False)]
+
+
+def test_prompts_without_an_answer_say_nothing_of_how_long_answers_get() -> None:
+    lengths = OutputLengths()
+    lifecycle = Lifecycle(BlockPool(9), None, BLOCK_SIZE, WaitingQueue(9, 99))
+    lifecycle.lengths = lengths
+    for max_new_tokens, is_known in ((0, False), (3, True)):
+        params = SamplingParams(max_new_tokens=max_new_tokens, prompt_logprobs=0)
+        sequence = lifecycle.enter(Request("r", (1, 2), params), 0.0)
+        lifecycle.finish(sequence, FinishReason.LENGTH)
+        assert lengths.is_known == is_known
