@@ -70,7 +70,10 @@ def check_om(job: CompileJob, folder: Path, settings: AssemblySettings) -> Progr
     problems += find_weight_file_problems(facts, folder / WEIGHT_FOLDER)
     if facts.is_simulated != settings.is_simulated:
         got, wanted = ("the simulator", "atc") if facts.is_simulated else ("atc", "the simulator")
-        problems.insert(0, f"was made by {got}, wanted one of {wanted}")
+        hint = "with" if facts.is_simulated else "without"
+        problems.insert(
+            0, f"was made by {got}, wanted one of {wanted}; emit again {hint} --atc simatc"
+        )
     if settings.is_strict:
         problems += _ai_cpu_warnings(facts)
     if problems:

@@ -84,7 +84,8 @@ def write_emitted(folder: Path, settings: JobSettings, is_simulated: bool) -> Em
     sums |= {name: hash_file(folder / name) for name in (EMIT_NAME, DRAFT_NAME)}
     _write(folder / SUMS_NAME, "".join(f"{sums[name]}  {name}\n" for name in sorted(sums)))
     _write(folder / SCRIPT_NAME, compile_script(draft, jobs, is_simulated))
-    _write(folder / _CONTAINER_SCRIPT_NAME, _CONTAINER_SCRIPT)
+    if not is_simulated:  # an image has CANN, not this package
+        _write(folder / _CONTAINER_SCRIPT_NAME, _CONTAINER_SCRIPT)
     return Emitted(draft, jobs, is_simulated)
 
 
@@ -135,6 +136,8 @@ def compile_script(draft: Manifest, jobs: Sequence[CompileJob], is_simulated: bo
     name = " ".join(draft.model.name.split())
     names = " ".join(job.name for job in jobs)
     head = _SCRIPT_HEAD.format(model=name, soc=draft.soc, label=label, tool=tool, names=names)
+    if is_simulated:
+        calls = [_SIMULATION_CHECK, *calls]
     return "\n\n".join([head, *calls, _SCRIPT_TAIL])
 
 
@@ -211,6 +214,13 @@ compile() {{
     mv sums.partial SHA256SUMS
   )
 }}"""
+_SIMULATION_CHECK = """\
+echo "SIMULATION: simatc compiles in place of atc, and no card runs what it makes" >&2
+if [ "$ATC" = "python3 -m atc_pipeline.simatc" ] && ! python3 -c "import atc_pipeline.simatc"; then
+  echo "the python3 in PATH has no omserve, which holds simatc; put the bin folder of its" >&2
+  echo "environment first in PATH" >&2
+  exit 1
+fi"""
 _SCRIPT_TAIL = """\
 echo "done; now: export-om build --from-compiled $(pwd -P) --output BUNDLE"
 """

@@ -179,7 +179,7 @@ def _require_openvino(spec: ExportSpec) -> None:
     if spec.profile.dtype == "bfloat16" and importlib.util.find_spec("openvino") is None:
         raise ConfigError(
             f"weights in {spec.weight_dtype} run on OpenVINO, which is not installed; install it "
-            f"with: pip install 'omserve[openvino]'"
+            f"with: pip install '.[openvino]' in omserve's folder"
         )
 
 

@@ -61,7 +61,7 @@ def open_npu(
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"--reference npu needs torch-npu ({error}); install it with: "
-            f"pip install 'omserve[npu]'"
+            f"pip install '.[npu]' in omserve's folder"
         ) from error
     # Without CANN its libraries are not found, which each version reports in its own way.
     except (ImportError, OSError, RuntimeError) as error:

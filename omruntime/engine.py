@@ -79,7 +79,8 @@ class Engine:
         if manifest.soc != device.soc:
             raise BundleError(
                 f"the bundle was built for {manifest.soc}, device {device.name} is "
-                f"{device.soc}; build it with --target {device.soc}"
+                f"{device.soc}; serve it with {_device_flag(manifest)}, or build it with --target "
+                f"{device.soc}"
             )
         self.manifest = manifest
         self.limits: EngineLimits = resolve_limits(settings, manifest)
@@ -380,6 +381,14 @@ def _rows_of(
 ) -> NDArray[np.float32]:
     """The logits of some rows; as they lie, without a copy, when it is all of them."""
     return logits if len(indices) == len(plan.rows) else logits[indices]
+
+
+def _device_flag(manifest: Manifest) -> str:
+    """The flag that a bundle is served with."""
+    if manifest.soc == "cpu":
+        return "--device openvino" if manifest.profile == "openvino" else "--device cpu"
+    is_simulated = manifest.provenance.get("simulated") == "true"
+    return f"--device sim:0@{manifest.soc}" if is_simulated else "--device ascend:0"
 
 
 def _blocks_of_failures(plan: StepPlan, results: list[RowResult]) -> set[int]:

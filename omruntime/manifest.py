@@ -257,7 +257,7 @@ class Manifest:
         except (OSError, UnicodeDecodeError) as error:
             raise BundleError(
                 f"cannot read {path}: {error}; a bundle is the folder that "
-                f"`export-om build --output` wrote"
+                f"`export-om build --output` wrote, which takes an emitted one by --from-compiled"
             ) from error
 
     def digest(self) -> str:

@@ -65,7 +65,7 @@ def _http_gateway() -> StartHttp:
     except ImportError as error:
         raise ConfigError(
             f"--http-port needs the HTTP gateway's libraries ({error}); install them with: "
-            f"pip install 'omserve[http]'"
+            f"pip install '.[http]' in omserve's folder"
         ) from error
     return start_http_server
 

@@ -25,5 +25,5 @@ def missing_libraries(error: ImportError) -> ConfigError:
     """The refusal of a subcommand that needs more than a serving install."""
     return ConfigError(
         f"this command needs the export libraries ({error}); "
-        f"install them with: pip install 'omserve[export]'"
+        f"install them with: pip install '.[export]' in omserve's folder"
     )

@@ -13,9 +13,10 @@ from atc_pipeline.atc.find import find_atc
 from atc_pipeline.commands.arguments import Commands, add_traceback, missing_libraries
 from atc_pipeline.probe.acl_calls import Acl
 from atc_pipeline.progress import StageProgress
+from atc_pipeline.soc import DEFAULT_SOC, find_soc
 from atc_pipeline.supervise import stop_signals
 from omruntime.doctor.command import HELP, add_arguments, run_doctor
-from omruntime.errors import AtcError, DeviceError
+from omruntime.errors import AtcError, ConfigError, DeviceError
 
 
 def add_parser(commands: Commands) -> None:
@@ -29,14 +30,21 @@ def add_parser(commands: Commands) -> None:
         help="instead compile and run small programs that check what this project assumes of ATC "
         "and of the card; needs CANN and a card",
     )
-    parser.add_argument("--target", default="Ascend310P3", help="chip to probe (%(default)s)")
+    parser.add_argument("--target", help=f"chip to probe ({DEFAULT_SOC})")
     parser.add_argument("--atc", metavar="PATH", help="compiler to use; else it is looked for")
-    parser.add_argument("--device", type=int, default=0, metavar="N", help="device to probe (0)")
+    parser.add_argument("--device", type=int, metavar="N", help="device to probe (0)")
     add_traceback(parser)
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    return _probe(options) if options.probe else run_doctor(options.json)
+    if options.probe:
+        return _probe(options)
+    for flag in ("target", "atc", "device"):
+        if getattr(options, flag) is not None:
+            raise ConfigError(
+                f"--{flag} is for --probe alone; give --probe as well, or leave it out"
+            )
+    return run_doctor(options.json)
 
 
 def _probe(options: argparse.Namespace) -> int:
@@ -49,7 +57,8 @@ def _probe(options: argparse.Namespace) -> int:
         tool = find_atc(options.atc, os.environ)
         acl = _import_acl()
         with stop_signals(), StageProgress(sys.stderr) as progress:
-            report = probe_card(tool, options.target, (acl, options.device), progress)
+            soc = find_soc(options.target or DEFAULT_SOC).name
+            report = probe_card(tool, soc, (acl, options.device or 0), progress)
     except (AtcError, DeviceError) as error:
         report = report_without(str(error))
     sys.stdout.write((as_json if options.json else as_text)(report))

@@ -93,6 +93,10 @@ def _columns(row: list[str], where: str) -> tuple[tuple[int, int], bool]:
             f"{where}: got {len(names)} columns without a header, wanted two, or a header that "
             f"names {' and '.join(_COLUMNS)}"
         )
+    if not any(cell.isdigit() for cell in names):
+        raise ConfigError(
+            f"{where}: got the header {','.join(names)}, wanted {','.join(_COLUMNS)}, or no header"
+        )
     return (0, 1), False
 
 
@@ -157,7 +161,11 @@ def _turns(entry: object, where: str) -> Iterator[tuple[bool, str]]:
                 )
             yield role in _ANSWERING, text
         return
-    raise ConfigError(f"{where}: wanted an object with 'conversations' or 'messages'")
+    raise ConfigError(
+        f"{where}: wanted an object such as "
+        f'{{"messages": [{{"role": "user", "content": "..."}}, ...]}}, or ShareGPT\'s '
+        f"'conversations' of 'from' and 'value'"
+    )
 
 
 def _elements(text: str, path: Path) -> Iterator[tuple[int, object]]:

@@ -80,7 +80,11 @@ def _traffic_lines(plan: Plan) -> Iterator[str]:
     requests = plan.traffic.requests
     prompts = sorted(r.prompt_tokens for r in requests)
     outputs = sorted(r.output_tokens for r in requests)
-    yield f"{len(requests)} requests; {plan.num_refused} more are too long, {plan.num_cut} are cut"
+    limit = f"max_model_len {plan.request.max_model_len}"
+    yield (
+        f"{len(requests)} requests; {plan.num_refused} more have prompts beyond {limit} and are "
+        f"left out, {plan.num_cut} answers are cut there"
+    )
     for name, values in (("prompt", prompts), ("output", outputs)):
         middle, high = values[len(values) // 2], values[len(values) * 9 // 10]
         yield f"  {name} tokens: median {middle}, 90 % {high}, longest {values[-1]}"

@@ -30,7 +30,7 @@ __all__ = [
 
 SIMULATED_SOC = "Ascend310P3"
 _ASCEND = re.compile(r"ascend:(\d{1,4})")
-_SIMULATED = re.compile(r"sim:(\d{1,2})(?:@(Ascend\w+))?")
+_SIMULATED = re.compile(r"sim:(\d{1,2})(?:@(Ascend310(?:P[1357]|B[1-4])))?")
 
 
 # A chip gives up this share of a step's time limit, so that its own words come first.
@@ -48,7 +48,8 @@ def require_device_name(name: str) -> None:
     ):
         raise ConfigError(
             f"device is {name!r}, wanted one of: cpu, openvino, ascend:N (a chip by its number), "
-            f"sim:N (a SIMULATED chip)"
+            f"sim:N (a SIMULATED {SIMULATED_SOC}), sim:N@CHIP (another one: Ascend310P1, P3, P5, "
+            f"P7, B1, B2, B3 or B4)"
         )
 
 
@@ -79,7 +80,7 @@ def open_device(name: str, num_threads: int = 0, step_timeout_s: float | None = 
         except ImportError as error:
             raise ConfigError(
                 f"device cpu needs ONNX Runtime ({error}); install it with: "
-                f"pip install 'omserve[cpu]'"
+                f"pip install '.[cpu]' in omserve's folder"
             ) from error
         return CpuDevice(num_threads)
     if name == "openvino":
@@ -88,7 +89,7 @@ def open_device(name: str, num_threads: int = 0, step_timeout_s: float | None = 
         except ImportError as error:
             raise ConfigError(
                 f"device openvino needs the OpenVINO runtime ({error}); install it with: "
-                f"pip install 'omserve[openvino]'"
+                f"pip install '.[openvino]' in omserve's folder"
             ) from error
         return OpenvinoDevice(num_threads)
     if match := _ASCEND.fullmatch(name):

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 TOKENIZER_FILE = "tokenizer/tokenizer.json"
-# At most one run of white space between two signs, and no endless one, which small models fall
-# into; 32 indents eight levels.
-_WHITESPACE = r"[ \n\t]{1,32}"
+# Between two signs: a few spaces, or one line break and an indent, of eight levels at most. More
+# says nothing, and small models fall into endless blank lines.
+_WHITESPACE = r" {1,4}|\n[ \t]{0,32}"
 # Escapes of printable signs would let a key that the schema names come twice in two spellings.
 _ESCAPES = 'nrbtf\\"'
 # States are kept as long as the grammar and take 1 to 2 kB each; ordinary schemas have hundreds.
@@ -52,20 +52,33 @@ def open_compiler(bundle: Path, model: ModelFacts) -> LLGuidanceCompiler:
     except ImportError as error:
         raise NotBuiltInError(
             "constraint needs the library llguidance, which is not installed on the server: "
-            "pip install 'omserve[constraints]'"
+            "pip install '.[constraints]' in omserve's folder"
         ) from error
     try:
         text = (bundle / TOKENIZER_FILE).read_text(encoding="utf-8")
-        tokenizer = llguidance.LLTokenizer(text)
-        known = [i for i in model.eos_token_ids if i < tokenizer.vocab_size]
-        if known:
-            tokenizer = llguidance.LLTokenizer(text, eos_token=known)
+        tokenizer = _read_tokenizer(llguidance.LLTokenizer, text, model.eos_token_ids)
     except (OSError, ValueError) as error:
         raise PreconditionError(
             f"constraint cannot be followed with this bundle's {TOKENIZER_FILE}: {error}"
         ) from error
-    layout = MaskLayout(model.vocab_size, tuple(known), tuple(tokenizer.eos_tokens))
+    known = tuple(i for i in model.eos_token_ids if i < tokenizer.vocab_size)
+    layout = MaskLayout(model.vocab_size, known, tuple(tokenizer.eos_tokens))
     return LLGuidanceCompiler(tokenizer, layout)
+
+
+def _read_tokenizer(
+    read: type[LLTokenizer], text: str, eos_token_ids: tuple[int, ...]
+) -> LLTokenizer:
+    """The library's tokenizer, with the end tokens that it knows; each try takes a while."""
+    if eos_token_ids:
+        try:
+            return read(text, eos_token=list(eos_token_ids))
+        except ValueError as error:
+            if "out of range" not in str(error):
+                raise
+    tokenizer = read(text)
+    known = [i for i in eos_token_ids if i < tokenizer.vocab_size]
+    return read(text, eos_token=known) if known else tokenizer
 
 
 @dataclass(frozen=True, slots=True)

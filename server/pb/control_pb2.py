@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17server/pb/control.proto\x12\nomserve.v1\"\x16\n\x14GetServerInfoRequest\"\xca\x01\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12&\n\x05state\x18\x02 \x01(\x0e\x32\x17.omserve.v1.ServerState\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12\x15\n\x08uptime_s\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x0e\n\x06\x64\x65vice\x18\x05 \x01(\t\x12\x1e\n\x11max_message_bytes\x18\x06 \x01(\x03H\x01\x88\x01\x01\x42\x0b\n\t_uptime_sB\x14\n\x12_max_message_bytes\"3\n\x13GetModelInfoRequest\x12\x12\n\x05model\x18\x01 \x01(\tH\x00\x88\x01\x01\x42\x08\n\x06_model\"\xce\x01\n\x10SamplingDefaults\x12\x18\n\x0btemperature\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05top_p\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x12\n\x05top_k\x18\x03 \x01(\x05H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x05 \x01(\x01H\x04\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x08\n\x06_top_kB\x08\n\x06_min_pB\x15\n\x13_repetition_penalty\"\xd4\x04\n\x14GetModelInfoResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x02 \x01(\t\x12\x17\n\nnum_layers\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x16\n\tnum_heads\x18\x04 \x01(\x05H\x01\x88\x01\x01\x12\x19\n\x0cnum_kv_heads\x18\x05 \x01(\x05H\x02\x88\x01\x01\x12\x15\n\x08head_dim\x18\x06 \x01(\x05H\x03\x88\x01\x01\x12\x17\n\nvocab_size\x18\x07 \x01(\x05H\x04\x88\x01\x01\x12\r\n\x05\x64type\x18\x08 \x01(\t\x12\x19\n\x0c\x62os_token_id\x18\t \x01(\x05H\x05\x88\x01\x01\x12\x15\n\reos_token_ids\x18\n \x03(\x05\x12\x12\n\neos_source\x18\x0b \x01(\t\x12\x37\n\x11sampling_defaults\x18\x0c \x01(\x0b\x32\x1c.omserve.v1.SamplingDefaults\x12\x1a\n\rmax_model_len\x18\r \x01(\x05H\x06\x88\x01\x01\x12\x19\n\x0cmax_num_seqs\x18\x0e \x01(\x05H\x07\x88\x01\x01\x12\x17\n\nblock_size\x18\x0f \x01(\x05H\x08\x88\x01\x01\x12\x0f\n\x07profile\x18\x10 \x01(\t\x12\x0b\n\x03soc\x18\x11 \x01(\t\x12\x13\n\x0bkv_identity\x18\x12 \x01(\tB\r\n\x0b_num_layersB\x0c\n\n_num_headsB\x0f\n\r_num_kv_headsB\x0b\n\t_head_dimB\r\n\x0b_vocab_sizeB\x0f\n\r_bos_token_idB\x10\n\x0e_max_model_lenB\x0f\n\r_max_num_seqsB\r\n\x0b_block_size\"\x10\n\x0eGetLoadRequest\"\xad\x04\n\x0fGetLoadResponse\x12\x18\n\x0bnum_running\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x18\n\x0bnum_waiting\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12\x1f\n\x12num_waiting_tokens\x18\x03 \x01(\x03H\x02\x88\x01\x01\x12\"\n\x15num_referenced_blocks\x18\x04 \x01(\x05H\x03\x88\x01\x01\x12\x1e\n\x11num_cached_blocks\x18\x05 \x01(\x05H\x04\x88\x01\x01\x12\x1d\n\x10num_total_blocks\x18\x06 \x01(\x05H\x05\x88\x01\x01\x12\x1c\n\x0fnum_preemptions\x18\x07 \x01(\x03H\x06\x88\x01\x01\x12\"\n\x15num_prefix_hit_tokens\x18\x08 \x01(\x03H\x07\x88\x01\x01\x12\x42\n\x0cnum_finished\x18\t \x03(\x0b\x32,.omserve.v1.GetLoadResponse.NumFinishedEntry\x1a\x32\n\x10NumFinishedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x42\x0e\n\x0c_num_runningB\x0e\n\x0c_num_waitingB\x15\n\x13_num_waiting_tokensB\x18\n\x16_num_referenced_blocksB\x14\n\x12_num_cached_blocksB\x13\n\x11_num_total_blocksB\x12\n\x10_num_preemptionsB\x18\n\x16_num_prefix_hit_tokens\"\"\n\x0c\x41\x62ortRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"\x0f\n\rAbortResponse*\x93\x01\n\x0bServerState\x12\x1c\n\x18SERVER_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14SERVER_STATE_LOADING\x10\x01\x12\x18\n\x14SERVER_STATE_SERVING\x10\x02\x12\x19\n\x15SERVER_STATE_DRAINING\x10\x03\x12\x17\n\x13SERVER_STATE_FAILED\x10\x04\x32\xbb\x02\n\x0e\x43ontrolService\x12T\n\rGetServerInfo\x12 .omserve.v1.GetServerInfoRequest\x1a!.omserve.v1.GetServerInfoResponse\x12Q\n\x0cGetModelInfo\x12\x1f.omserve.v1.GetModelInfoRequest\x1a .omserve.v1.GetModelInfoResponse\x12\x42\n\x07GetLoad\x12\x1a.omserve.v1.GetLoadRequest\x1a\x1b.omserve.v1.GetLoadResponse\x12<\n\x05\x41\x62ort\x12\x18.omserve.v1.AbortRequest\x1a\x19.omserve.v1.AbortResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17server/pb/control.proto\x12\nomserve.v1\"\x16\n\x14GetServerInfoRequest\"\xf6\x01\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12&\n\x05state\x18\x02 \x01(\x0e\x32\x17.omserve.v1.ServerState\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12\x15\n\x08uptime_s\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x0e\n\x06\x64\x65vice\x18\x05 \x01(\t\x12\x1e\n\x11max_message_bytes\x18\x06 \x01(\x03H\x01\x88\x01\x01\x12\x19\n\x0cis_simulated\x18\x07 \x01(\x08H\x02\x88\x01\x01\x42\x0b\n\t_uptime_sB\x14\n\x12_max_message_bytesB\x0f\n\r_is_simulated\"3\n\x13GetModelInfoRequest\x12\x12\n\x05model\x18\x01 \x01(\tH\x00\x88\x01\x01\x42\x08\n\x06_model\"\xce\x01\n\x10SamplingDefaults\x12\x18\n\x0btemperature\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05top_p\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x12\n\x05top_k\x18\x03 \x01(\x05H\x02\x88\x01\x01\x12\x12\n\x05min_p\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x05 \x01(\x01H\x04\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x08\n\x06_top_kB\x08\n\x06_min_pB\x15\n\x13_repetition_penalty\"\xd4\x04\n\x14GetModelInfoResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x02 \x01(\t\x12\x17\n\nnum_layers\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x16\n\tnum_heads\x18\x04 \x01(\x05H\x01\x88\x01\x01\x12\x19\n\x0cnum_kv_heads\x18\x05 \x01(\x05H\x02\x88\x01\x01\x12\x15\n\x08head_dim\x18\x06 \x01(\x05H\x03\x88\x01\x01\x12\x17\n\nvocab_size\x18\x07 \x01(\x05H\x04\x88\x01\x01\x12\r\n\x05\x64type\x18\x08 \x01(\t\x12\x19\n\x0c\x62os_token_id\x18\t \x01(\x05H\x05\x88\x01\x01\x12\x15\n\reos_token_ids\x18\n \x03(\x05\x12\x12\n\neos_source\x18\x0b \x01(\t\x12\x37\n\x11sampling_defaults\x18\x0c \x01(\x0b\x32\x1c.omserve.v1.SamplingDefaults\x12\x1a\n\rmax_model_len\x18\r \x01(\x05H\x06\x88\x01\x01\x12\x19\n\x0cmax_num_seqs\x18\x0e \x01(\x05H\x07\x88\x01\x01\x12\x17\n\nblock_size\x18\x0f \x01(\x05H\x08\x88\x01\x01\x12\x0f\n\x07profile\x18\x10 \x01(\t\x12\x0b\n\x03soc\x18\x11 \x01(\t\x12\x13\n\x0bkv_identity\x18\x12 \x01(\tB\r\n\x0b_num_layersB\x0c\n\n_num_headsB\x0f\n\r_num_kv_headsB\x0b\n\t_head_dimB\r\n\x0b_vocab_sizeB\x0f\n\r_bos_token_idB\x10\n\x0e_max_model_lenB\x0f\n\r_max_num_seqsB\r\n\x0b_block_size\"\x10\n\x0eGetLoadRequest\"\xad\x04\n\x0fGetLoadResponse\x12\x18\n\x0bnum_running\x18\x01 \x01(\x05H\x00\x88\x01\x01\x12\x18\n\x0bnum_waiting\x18\x02 \x01(\x05H\x01\x88\x01\x01\x12\x1f\n\x12num_waiting_tokens\x18\x03 \x01(\x03H\x02\x88\x01\x01\x12\"\n\x15num_referenced_blocks\x18\x04 \x01(\x05H\x03\x88\x01\x01\x12\x1e\n\x11num_cached_blocks\x18\x05 \x01(\x05H\x04\x88\x01\x01\x12\x1d\n\x10num_total_blocks\x18\x06 \x01(\x05H\x05\x88\x01\x01\x12\x1c\n\x0fnum_preemptions\x18\x07 \x01(\x03H\x06\x88\x01\x01\x12\"\n\x15num_prefix_hit_tokens\x18\x08 \x01(\x03H\x07\x88\x01\x01\x12\x42\n\x0cnum_finished\x18\t \x03(\x0b\x32,.omserve.v1.GetLoadResponse.NumFinishedEntry\x1a\x32\n\x10NumFinishedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\x42\x0e\n\x0c_num_runningB\x0e\n\x0c_num_waitingB\x15\n\x13_num_waiting_tokensB\x18\n\x16_num_referenced_blocksB\x14\n\x12_num_cached_blocksB\x13\n\x11_num_total_blocksB\x12\n\x10_num_preemptionsB\x18\n\x16_num_prefix_hit_tokens\"\"\n\x0c\x41\x62ortRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"\x0f\n\rAbortResponse*\x93\x01\n\x0bServerState\x12\x1c\n\x18SERVER_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14SERVER_STATE_LOADING\x10\x01\x12\x18\n\x14SERVER_STATE_SERVING\x10\x02\x12\x19\n\x15SERVER_STATE_DRAINING\x10\x03\x12\x17\n\x13SERVER_STATE_FAILED\x10\x04\x32\xbb\x02\n\x0e\x43ontrolService\x12T\n\rGetServerInfo\x12 .omserve.v1.GetServerInfoRequest\x1a!.omserve.v1.GetServerInfoResponse\x12Q\n\x0cGetModelInfo\x12\x1f.omserve.v1.GetModelInfoRequest\x1a .omserve.v1.GetModelInfoResponse\x12\x42\n\x07GetLoad\x12\x1a.omserve.v1.GetLoadRequest\x1a\x1b.omserve.v1.GetLoadResponse\x12<\n\x05\x41\x62ort\x12\x18.omserve.v1.AbortRequest\x1a\x19.omserve.v1.AbortResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,28 +33,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GETLOADRESPONSE_NUMFINISHEDENTRY']._loaded_options = None
   _globals['_GETLOADRESPONSE_NUMFINISHEDENTRY']._serialized_options = b'8\001'
-  _globals['_SERVERSTATE']._serialized_start=1761
-  _globals['_SERVERSTATE']._serialized_end=1908
+  _globals['_SERVERSTATE']._serialized_start=1805
+  _globals['_SERVERSTATE']._serialized_end=1952
   _globals['_GETSERVERINFOREQUEST']._serialized_start=39
   _globals['_GETSERVERINFOREQUEST']._serialized_end=61
   _globals['_GETSERVERINFORESPONSE']._serialized_start=64
-  _globals['_GETSERVERINFORESPONSE']._serialized_end=266
-  _globals['_GETMODELINFOREQUEST']._serialized_start=268
-  _globals['_GETMODELINFOREQUEST']._serialized_end=319
-  _globals['_SAMPLINGDEFAULTS']._serialized_start=322
-  _globals['_SAMPLINGDEFAULTS']._serialized_end=528
-  _globals['_GETMODELINFORESPONSE']._serialized_start=531
-  _globals['_GETMODELINFORESPONSE']._serialized_end=1127
-  _globals['_GETLOADREQUEST']._serialized_start=1129
-  _globals['_GETLOADREQUEST']._serialized_end=1145
-  _globals['_GETLOADRESPONSE']._serialized_start=1148
-  _globals['_GETLOADRESPONSE']._serialized_end=1705
-  _globals['_GETLOADRESPONSE_NUMFINISHEDENTRY']._serialized_start=1485
-  _globals['_GETLOADRESPONSE_NUMFINISHEDENTRY']._serialized_end=1535
-  _globals['_ABORTREQUEST']._serialized_start=1707
-  _globals['_ABORTREQUEST']._serialized_end=1741
-  _globals['_ABORTRESPONSE']._serialized_start=1743
-  _globals['_ABORTRESPONSE']._serialized_end=1758
-  _globals['_CONTROLSERVICE']._serialized_start=1911
-  _globals['_CONTROLSERVICE']._serialized_end=2226
+  _globals['_GETSERVERINFORESPONSE']._serialized_end=310
+  _globals['_GETMODELINFOREQUEST']._serialized_start=312
+  _globals['_GETMODELINFOREQUEST']._serialized_end=363
+  _globals['_SAMPLINGDEFAULTS']._serialized_start=366
+  _globals['_SAMPLINGDEFAULTS']._serialized_end=572
+  _globals['_GETMODELINFORESPONSE']._serialized_start=575
+  _globals['_GETMODELINFORESPONSE']._serialized_end=1171
+  _globals['_GETLOADREQUEST']._serialized_start=1173
+  _globals['_GETLOADREQUEST']._serialized_end=1189
+  _globals['_GETLOADRESPONSE']._serialized_start=1192
+  _globals['_GETLOADRESPONSE']._serialized_end=1749
+  _globals['_GETLOADRESPONSE_NUMFINISHEDENTRY']._serialized_start=1529
+  _globals['_GETLOADRESPONSE_NUMFINISHEDENTRY']._serialized_end=1579
+  _globals['_ABORTREQUEST']._serialized_start=1751
+  _globals['_ABORTREQUEST']._serialized_end=1785
+  _globals['_ABORTRESPONSE']._serialized_start=1787
+  _globals['_ABORTRESPONSE']._serialized_end=1802
+  _globals['_CONTROLSERVICE']._serialized_start=1955
+  _globals['_CONTROLSERVICE']._serialized_end=2270
 # @@protoc_insertion_point(module_scope)

@@ -25,20 +25,22 @@ class GetServerInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetServerInfoResponse(_message.Message):
-    __slots__ = ("version", "state", "detail", "uptime_s", "device", "max_message_bytes")
+    __slots__ = ("version", "state", "detail", "uptime_s", "device", "max_message_bytes", "is_simulated")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
     UPTIME_S_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    IS_SIMULATED_FIELD_NUMBER: _ClassVar[int]
     version: str
     state: ServerState
     detail: str
     uptime_s: float
     device: str
     max_message_bytes: int
-    def __init__(self, version: _Optional[str] = ..., state: _Optional[_Union[ServerState, str]] = ..., detail: _Optional[str] = ..., uptime_s: _Optional[float] = ..., device: _Optional[str] = ..., max_message_bytes: _Optional[int] = ...) -> None: ...
+    is_simulated: bool
+    def __init__(self, version: _Optional[str] = ..., state: _Optional[_Union[ServerState, str]] = ..., detail: _Optional[str] = ..., uptime_s: _Optional[float] = ..., device: _Optional[str] = ..., max_message_bytes: _Optional[int] = ..., is_simulated: _Optional[bool] = ...) -> None: ...
 
 class GetModelInfoRequest(_message.Message):
     __slots__ = ("model",)

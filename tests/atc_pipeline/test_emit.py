@@ -186,3 +186,24 @@ def test_the_container_script_wants_an_image(emitted: Path, tmp_path: Path) -> N
     found = subprocess.run(script, env=environ, capture_output=True, text=True, check=True)
     assert f"{emitted}:/work" in found.stdout
     assert found.stdout.strip().endswith("compile.sh decode")
+
+
+def test_a_simulated_script_says_so_and_wants_the_python_of_omserve(tmp_path: Path) -> None:
+    folder = tmp_path / "emitted"
+    write_draft(folder)
+    write_emitted(folder, JobSettings(Layout.UNIFIED), is_simulated=True)
+    assert not (folder / "compile-in-container.sh").exists()
+    bare = tmp_path / "bin"
+    bare.mkdir()
+    (bare / "python3").write_text("#!/bin/sh\nexit 1\n")
+    (bare / "python3").chmod(0o755)
+    found = subprocess.run(
+        ["sh", str(folder / "compile.sh")],
+        env={"PATH": f"{bare}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 1
+    assert "SIMULATION" in found.stderr
+    assert "PATH has no omserve" in found.stderr

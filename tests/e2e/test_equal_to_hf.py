@@ -19,7 +19,9 @@ SCHEDULES = {
     "sixteen at once": EngineSettings(max_model_len=LONGEST, max_num_seqs=16),
     "smallest chunk": EngineSettings(max_model_len=LONGEST, max_num_seqs=16, max_chunk_tokens=2),
     "preempted": EngineSettings(max_model_len=LONGEST, max_num_seqs=16, num_blocks=40),
-    "no prefix cache": EngineSettings(max_model_len=LONGEST, max_num_seqs=16, enable_prefix_cache=False),
+    "no prefix cache": EngineSettings(
+        max_model_len=LONGEST, max_num_seqs=16, enable_prefix_cache=False
+    ),
 }
 
 

@@ -113,5 +113,5 @@ def test_export_om_says_what_is_missing(
         check=False,
     )
     assert done.returncode == 2
-    assert b"omserve[export]" in done.stderr
+    assert b"'.[export]'" in done.stderr
     assert b"Traceback" not in done.stderr

@@ -117,7 +117,8 @@ def test_odd_folder_names_and_two_servers_on_one_read_only_bundle(
     folders = [tmp_path / name for name in ("first", "second")]
     for folder in folders:
         folder.mkdir()
-    servers = [ServerChild(bundle, folder, [*SHORT_CONTEXT, "--num-blocks", "64"]) for folder in folders]
+    options = [*SHORT_CONTEXT, "--num-blocks", "64"]
+    servers = [ServerChild(bundle, folder, options) for folder in folders]
     with servers[0].running(cwd=Path("/")) as first, servers[1].running() as second:
         for target in (first, second):
             with Client(target) as client:

@@ -67,6 +67,7 @@ def test_sixteen_answers_equal_the_float16_graph_under_preemption(
     child = ServerChild(bundle, tmp_path, ["--device", "sim:0"])
     with child.running():
         with Client(child.target) as client:
+            assert client.server_info().is_simulated
             token_ids = [client.tokenize(prompt) for prompt in prompts]
 
         def ask(prompt: str) -> TextDelta:

@@ -22,6 +22,7 @@ def test_server_info_while_loading_serving_and_draining() -> None:
         info = client.server_info()
         assert info.state == pb.SERVER_STATE_SERVING
         assert (info.device, info.max_message_bytes) == ("cpu", 16 << 20)
+        assert not info.is_simulated
         assert info.uptime_s >= 0
         assert info.version
         server.call(server.lifecycle.begin_draining)

@@ -42,7 +42,7 @@ def _acl_library() -> AclLibrary:
     except ImportError as error:
         raise ConfigError(
             f"device ascend needs CANN and its Python module acl ({error}); install the CANN "
-            f"toolkit or runtime, then `source /usr/local/Ascend/ascend-toolkit/set_env.sh` "
+            f"toolkit or runtime, then `source /usr/local/Ascend/cann/set_env.sh` "
             f"in this shell; `om-serve doctor` shows what is missing"
         ) from error
     return AclLibrary(cast("AclModule", acl))
@@ -65,7 +65,7 @@ def open_simulated(
     except ImportError as error:
         raise ConfigError(
             f"device {name} needs ONNX Runtime ({error}); install it with: "
-            f"pip install 'omserve[cpu]'"
+            f"pip install '.[cpu]' in omserve's folder"
         ) from error
     memory_bytes = min(CARD_MEMORY_BYTES, _available_bytes())
     card = SimulatedCard(soc, device_id + 1, memory_bytes)

@@ -112,7 +112,10 @@ def test_weights_that_do_not_fit_are_refused_by_how_much() -> None:
     short = needs(max_num_seqs=1, max_model_len=128, memory_bytes=least - (5 << 20))
     with pytest.raises(ConfigError, match=r"weights 12,852\.\d MiB.*5\.0 MiB more than") as error:
         make_budget(LARGE, P3, short)
-    assert "--layout unified" in str(error.value)
+    assert "--separate-weights" not in str(error.value)
+    copied = dataclasses.replace(short, weight_copies=2)
+    with pytest.raises(ConfigError, match="no --separate-weights"):
+        make_budget(LARGE, P3, copied)
 
 
 def test_a_longest_sequence_that_does_not_fit_is_refused_with_what_does() -> None:

@@ -52,6 +52,7 @@ def test_csv(tmp_path: Path, text: str) -> None:
         ("5,2,3\n", 1, "3 columns"),
         ("5,two\n", 1, "'two'"),
         ("5,2\n\n0,1\n", 3, "'0'.*at least 1"),
+        ("prompt,output\n5,2\n", 1, "header prompt,output, wanted prompt_tokens,output_tokens"),
         ("5,-1\n", 1, "'-1'"),
         ("5,1.5\n", 1, "'1.5'"),
         ("5,9999999999\n", 1, "'9999999999'"),
@@ -90,7 +91,7 @@ def test_each_answer_of_a_conversation_is_a_request_over_all_before(tmp_path: Pa
     [
         ('{"conversations": []}', 1, "a list of conversations"),
         ("[\n1\n]", 2, "wanted an object"),
-        ('[\n{"conversations": []},\n{"other": 1}]', 3, "'conversations' or 'messages'"),
+        ('[\n{"conversations": []},\n{"other": 1}]', 3, "wanted an object such as .*messages.*'conversations'"),
         ('[\n\n{"conversations": 3}]', 3, "wanted a list"),
         ('[{"conversations": [{"from": "gpt"}]}]', 1, r"conversations\[0\]"),
         ('[{"conversations": [{"from": 1, "value": "x"}]}]', 1, r"conversations\[0\]"),

@@ -49,7 +49,7 @@ def test_a_plan_of_a_folder(
     assert run(checkpoint, lengths, *flags) == 0
     text = capsys.readouterr().out
     # The checkpoint's 256 positions are the limit; the third prompt is too long for it.
-    assert "2 requests; 1 more are too long" in text
+    assert "2 requests; 1 more have prompts beyond max_model_len 256" in text
     (command,) = [x for x in text.splitlines() if x.startswith("next: export-om build")]
     parse_arguments(shlex.split(command)[2:])
     assert "--max-model-len 256 --max-num-seqs 4" in command

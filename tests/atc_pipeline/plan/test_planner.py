@@ -94,7 +94,7 @@ def test_a_model_that_is_too_large_is_refused() -> None:
 def test_the_text_says_what_is_estimated(plan: Plan) -> None:
     text = plan_text(plan)
     for part in (
-        "60 requests; 0 more are too long, 0 are cut",
+        "60 requests; 0 more have prompts beyond max_model_len 2048",
         "never measured",
         "KV pool, 257 blocks",
         "of   2048 tokens: 16",

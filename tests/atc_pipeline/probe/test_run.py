@@ -93,3 +93,11 @@ def test_the_command_on_a_machine_without_a_compiler(
     report = json.loads(capsys.readouterr().out)
     assert "atc was not found" in report["where"]
     assert {p["result"] for p in report["probes"]} == {"no answer"}
+
+
+@pytest.mark.parametrize("flag", ["--atc=simatc", "--device=0", "--target=Ascend310B1"])
+def test_flags_of_the_probe_are_refused_without_it(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", flag]) == 2
+    assert "is for --probe alone" in capsys.readouterr().err
