@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from omruntime.outputs import TokenDelta
 from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import FinishReason
@@ -26,14 +28,21 @@ class AnswerText:
         params: SamplingParams,
         tokenizer: Tokenizer,
         has_text: bool = True,
+        eos_token_ids: Collection[int] = (),
     ) -> None:
-        """Begin one answer; without text nothing is decoded, and no stop string found."""
+        """Begin one answer; without text nothing is decoded, and no stop string found.
+
+        Args:
+            eos_token_ids: What a constrained answer may end with; any other last token has
+                completed it and belongs to its text.
+        """
         self.finished = False
         self._index = index
         self._num_prompt_tokens = num_prompt_tokens
         self._params = params
         self._tokenizer = tokenizer
         self._has_text = has_text
+        self._end_token_ids = frozenset((*eos_token_ids, *params.stop_token_ids))
         self._detokenizer = Detokenizer(tokenizer, params.skip_special_tokens)
         self._stop = StopMatcher(params.stop, params.include_stop)
         self._matched: str | None = None
@@ -77,8 +86,11 @@ class AnswerText:
     def _shows_end(self, token_id: int) -> bool:
         """Whether the token that ended the answer belongs to its text.
 
-        A special one does when special tokens are wanted, any other when stops are.
+        A special one does when special tokens are wanted, any other when stops are, or when it
+        completed what a constraint asks for.
         """
+        if self._params.constraint is not None and token_id not in self._end_token_ids:
+            return True
         return self._params.include_stop or self._tokenizer.is_special(token_id)
 
     def _search(self, text: str) -> str:

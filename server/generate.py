@@ -57,6 +57,7 @@ class TextGenerator:
         self._engine = engine
         self._tokenizer = tokenizer
         self._prompts = PromptEncoder(tokenizer, model, max_model_len)
+        self._eos_token_ids = model.eos_token_ids
         self._live: dict[str, _LiveRequest] = {}
 
     @staticmethod
@@ -190,7 +191,9 @@ class TextGenerator:
                 replace(own, leader_id=first.request_id) if index else own
             )
             has_text = not request.output.omit_text
-            text = AnswerText(index, len(prompt), choice, self._tokenizer, has_text)
+            text = AnswerText(
+                index, len(prompt), choice, self._tokenizer, has_text, self._eos_token_ids
+            )
             is_scored = choice.prompt_logprobs is not None
             part = PromptPart(prompt, is_scored, request.score_from, echoed)
             # At once, so that whatever ends the request finds the answers accepted so far.

@@ -78,7 +78,7 @@ class GrammarCache:
     def _begin(self, constraint: Constraint) -> Future[Grammar]:
         if self._work.qsize() >= MAX_WAITING:
             raise OverloadedError(
-                f"{MAX_WAITING} constraints wait to be compiled already; retry later"
+                f"{MAX_WAITING} constraints wait to be compiled already; retry later", RETRY_S
             )
         future: Future[Grammar] = Future()
         self._grammars[constraint.key] = future

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from omruntime.constraint import Constraint
 from omruntime.outputs import TokenDelta
 from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import FinishReason
@@ -219,3 +220,18 @@ def test_a_stop_in_the_middle_of_a_step_drops_what_follows() -> None:
     assert text_of(deltas) == "xa st"
     assert ids_in(deltas) == tokens[:num_kept]
     assert deltas[-1].usage == Usage(5, num_kept, 3)
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_the_token_that_completes_a_constrained_answer_is_part_of_it(skip: bool) -> None:
+    """Unlike an end or stop token, which says only that the answer is over."""
+    params = SamplingParams(
+        constraint=Constraint(choices=("abc",)), stop_token_ids=(9,), skip_special_tokens=skip
+    )
+    for end in ([], [2], [9]):
+        answer = AnswerText(0, 1, params, TOKENIZER, eos_token_ids=(2,))
+        deltas = one_by_one([*ids_of("abc"), *end], FinishReason.STOP)
+        given = [d for d in map(answer.accept, deltas) if d is not None]
+        shown = TOKENIZER.decode(end, skip) if end == [2] else ""
+        assert text_of(given) == "abc" + shown
+        assert given[-1].matched_stop == (9 if end == [9] else None)

@@ -249,7 +249,9 @@ def test_white_space_has_an_end(compiler: LLGuidanceCompiler) -> None:
     grammar = compiler.compile(Constraint(json_object=True))
     assert accepts(grammar, '{ "a" : [1, 2] }')
     assert accepts(grammar, '{\n  "a": 1\n}')
-    assert not accepts(grammar, "{" + " " * 33 + "}")
+    assert accepts(grammar, '{\n' + "    " * 8 + '"a": 1}')
+    assert not accepts(grammar, "{" + " " * 5 + "}")
+    assert not accepts(grammar, "{\n\n}")
 
 
 @pytest.mark.parametrize(
@@ -320,5 +322,5 @@ def test_a_tokenizer_that_the_library_cannot_read_is_refused(tmp_path: Path) -> 
 
 def test_an_absent_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
-    with pytest.raises(NotBuiltInError, match=r"pip install 'omserve\[constraints\]'"):
+    with pytest.raises(NotBuiltInError, match=r"pip install '\.\[constraints\]'"):
         open_compiler(tmp_path, MODEL)
