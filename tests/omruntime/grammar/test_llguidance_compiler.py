@@ -249,7 +249,7 @@ def test_white_space_has_an_end(compiler: LLGuidanceCompiler) -> None:
     grammar = compiler.compile(Constraint(json_object=True))
     assert accepts(grammar, '{ "a" : [1, 2] }')
     assert accepts(grammar, '{\n  "a": 1\n}')
-    assert accepts(grammar, '{\n' + "    " * 8 + '"a": 1}')
+    assert accepts(grammar, "{\n" + "    " * 8 + '"a": 1}')
     assert not accepts(grammar, "{" + " " * 5 + "}")
     assert not accepts(grammar, "{\n\n}")
 
