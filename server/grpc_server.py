@@ -16,6 +16,8 @@ from omruntime.errors import ConfigError
 from server.access import OPEN_ACCESS, Access
 from server.auth_interceptor import ApiKeyInterceptor
 from server.control_service import GrpcControlService
+from server.dialects.names import DIALECT_NAMES
+from server.dialects.registration import add_dialects, reflection_pool
 from server.grpc_service import GrpcInferenceService
 from server.interceptor import ErrorInterceptor
 from server.lifecycle import Lifecycle, ServerState
@@ -83,7 +85,7 @@ class _HealthFollower:
     async def publish(self, state: ServerState) -> None:
         """Set every service's health."""
         status = _status(state is ServerState.SERVING)
-        for name in (health.OVERALL_HEALTH, *SERVICE_NAMES):
+        for name in (health.OVERALL_HEALTH, *SERVICE_NAMES, *DIALECT_NAMES):
             await self._servicer.set(name, status)
         await self._servicer.set(READY_SERVICE, _status(self._lifecycle.is_ready))
 
@@ -120,13 +122,16 @@ async def start_grpc_server(
     control_pb2_grpc.add_ControlServiceServicer_to_server(  # type: ignore[no-untyped-call]
         GrpcControlService(lifecycle, engine, settings, model), server
     )
+    add_dialects(server, lifecycle, model, settings.slow_reader_timeout_s)
     servicer = health.aio.HealthServicer()
     follower = _HealthFollower(servicer, lifecycle)
     await follower.publish(lifecycle.state)
     lifecycle.listeners.append(follower)
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     reflection.enable_server_reflection(
-        (*SERVICE_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME), server
+        (*SERVICE_NAMES, *DIALECT_NAMES, health.SERVICE_NAME, reflection.SERVICE_NAME),
+        server,
+        pool=reflection_pool(),
     )
     port = _open_port(server, settings.address(settings.grpc_port), access)
     await server.start()

@@ -79,7 +79,7 @@ class GrpcInferenceService(inference_pb2_grpc.InferenceServiceServicer):
             model=self._model,
             choices=[choice_to(_sent(answer, accepted.output)) for answer in answers],
         )
-        _require_unary_size(response, "use GenerateStream, or ask for fewer logprobs")
+        require_unary_size(response, "use GenerateStream, or ask for fewer logprobs")
         return response
 
     async def GenerateStream(  # noqa: N802 - the RPC's name
@@ -100,7 +100,7 @@ class GrpcInferenceService(inference_pb2_grpc.InferenceServiceServicer):
         generator = self._lifecycle.require_serving()
         self._require_model(request)
         wanted = score_request_from(request)
-        wanted = replace(wanted, prompt=_with_deadline(wanted.prompt, context))
+        wanted = replace(wanted, prompt=with_deadline(wanted.prompt, context))
         request_id = wanted.prompt.request_id
 
         def stream(part: TextRequest) -> AsyncGenerator[TextDelta, None]:
@@ -112,7 +112,7 @@ class GrpcInferenceService(inference_pb2_grpc.InferenceServiceServicer):
         response = pb.ScoreResponse(
             request_id=request_id, model=self._model, scores=[score_to(s) for s in scores]
         )
-        _require_unary_size(response, "ask for fewer top_logprobs or continuations")
+        require_unary_size(response, "ask for fewer top_logprobs or continuations")
         return response
 
     @asynccontextmanager
@@ -122,7 +122,7 @@ class GrpcInferenceService(inference_pb2_grpc.InferenceServiceServicer):
         """The one path of both RPCs; leaving it early aborts the request."""
         generator = self._lifecycle.require_serving()
         self._require_model(message)
-        request = _with_deadline(text_request_from(message), context)
+        request = with_deadline(text_request_from(message), context)
         request_id_var.set(request.request_id)
         with self._lifecycle.running():
             await context.send_initial_metadata((("omserve-request-id", request.request_id),))
@@ -171,7 +171,7 @@ class GrpcInferenceService(inference_pb2_grpc.InferenceServiceServicer):
         )
         token_ids = await generator.tokenize(text, add_special_tokens)
         response = pb.TokenizeResponse(token_ids=token_ids, text=text)
-        _require_unary_size(response, "send a shorter text")
+        require_unary_size(response, "send a shorter text")
         return response
 
     async def Detokenize(  # noqa: N802 - the RPC's name
@@ -188,7 +188,7 @@ class GrpcInferenceService(inference_pb2_grpc.InferenceServiceServicer):
         skip = request.skip_special_tokens if request.HasField("skip_special_tokens") else True
         text = await generator.detokenize(tuple(request.token_ids), skip)
         response = pb.DetokenizeResponse(text=text)
-        _require_unary_size(response, "send fewer ids")
+        require_unary_size(response, "send fewer ids")
         return response
 
     def _require_model(
@@ -204,7 +204,7 @@ def _sent(delta: TextDelta, output: OutputOptions) -> TextDelta:
     return replace(delta, token_ids=()) if output.omit_token_ids else delta
 
 
-def _with_deadline(request: TextRequest, context: grpc.aio.ServicerContext) -> TextRequest:
+def with_deadline(request: TextRequest, context: grpc.aio.ServicerContext) -> TextRequest:
     """The request with the call's deadline, if it has one, so that the engine keeps it as well.
 
     A cancelled call ends its request too, but only when the event loop gets to it.
@@ -216,7 +216,12 @@ def _with_deadline(request: TextRequest, context: grpc.aio.ServicerContext) -> T
     return replace(request, scheduling=replace(request.scheduling, deadline=deadline))
 
 
-def _require_unary_size(response: Message, advice: str) -> None:
+def require_unary_size(response: Message, advice: str) -> None:
+    """Check that clients at gRPC's default limit can read a reply.
+
+    Raises:
+        OverloadedError: It is too large; the message ends with the advice.
+    """
     if response.ByteSize() > MAX_UNARY_REPLY_BYTES:
         raise OverloadedError(
             f"the reply has {response.ByteSize():,} bytes, a unary reply may have "

@@ -2,7 +2,7 @@
 
 Also reads the request's bytes, as grpc answers malformed ones with UNKNOWN and a traceback.
 
-Only our own services pass through it; health and reflection answer for themselves.
+Only our own services and the dialects pass through it; health and reflection answer for themselves.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from omruntime.errors import OmError, RequestError
+from server.dialects.names import DIALECT_NAMES
 from server.grpc_messages import require_known_fields
 from server.redaction import public_text
 from server.retry_info import retry_metadata
@@ -27,8 +29,10 @@ logger = logging.getLogger(__name__)
 # over the bound turns the whole status into another one. Percent-encoding may treble it.
 MAX_MESSAGE_CHARACTERS = 1000
 
-_Behavior = Callable[[Message, grpc.aio.ServicerContext], Awaitable[object]]
-_RawBehavior = Callable[[bytes, grpc.aio.ServicerContext], Awaitable[object]]
+_OUR_PREFIXES = ("/omserve.", *(f"/{name}/" for name in DIALECT_NAMES))
+
+# A request is a message, or bytes; of a streaming client it is an iterator of bytes.
+_Behavior = Callable[[Any, grpc.aio.ServicerContext], Awaitable[object]]
 _Parse = Callable[[bytes], Message]
 
 
@@ -43,25 +47,32 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     ) -> grpc.RpcMethodHandler:
         """Look up a handler and put the translation around it."""
         handler = await continuation(handler_call_details)
-        if handler is None or not handler_call_details.method.startswith("/omserve."):
+        method = handler_call_details.method
+        if handler is None or not method.startswith(_OUR_PREFIXES):
             return handler
+        if handler.request_streaming:
+            return grpc.stream_stream_rpc_method_handler(
+                _translating(handler.stream_stream, None, method),
+                request_deserializer=None,
+                response_serializer=handler.response_serializer,
+            )
         wrap, behavior = (
             (grpc.unary_stream_rpc_method_handler, handler.unary_stream)
             if handler.response_streaming
             else (grpc.unary_unary_rpc_method_handler, handler.unary_unary)
         )
         return wrap(
-            _translating(behavior, handler.request_deserializer, handler_call_details.method),
+            _translating(behavior, handler.request_deserializer, method),
             # None: the bytes as they came.
             request_deserializer=None,
             response_serializer=handler.response_serializer,
         )
 
 
-def _translating(behavior: _Behavior, parse: _Parse, method: str) -> _RawBehavior:
-    async def call(raw: bytes, context: grpc.aio.ServicerContext) -> object:
+def _translating(behavior: _Behavior, parse: _Parse | None, method: str) -> _Behavior:
+    async def call(raw: Any, context: grpc.aio.ServicerContext) -> object:
         try:
-            return await behavior(_read(parse, raw), context)
+            return await behavior(raw if parse is None else read_message(parse, raw), context)
         except grpc.aio.AbortError:
             raise
         except OmError as error:
@@ -77,7 +88,13 @@ def _translating(behavior: _Behavior, parse: _Parse, method: str) -> _RawBehavio
     return call
 
 
-def _read(parse: _Parse, raw: bytes) -> Message:
+def read_message(parse: _Parse, raw: bytes) -> Message:
+    """Read a request from its bytes.
+
+    Raises:
+        RequestError: They are not such a message.
+        NotBuiltInError: The message has fields that are not known here.
+    """
     try:
         message = parse(raw)
     except DecodeError as error:

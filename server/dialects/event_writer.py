@@ -1,0 +1,36 @@
+"""EventWriter: one stream of replies written by several tasks, with a bound on slow readers."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc.aio
+from google.protobuf.message import Message
+
+from omruntime.errors import OverloadedError
+
+
+class EventWriter:
+    """Writes one event at a time, as gRPC demands."""
+
+    def __init__(self, context: grpc.aio.ServicerContext, timeout_s: float) -> None:
+        """Write to `context`; a reader that takes nothing for `timeout_s` is cut off."""
+        self.context = context
+        self._timeout_s = timeout_s
+        self._lock = asyncio.Lock()
+
+    async def write(self, event: Message) -> None:
+        """Send an event; waits while the reader's window is full.
+
+        Raises:
+            OverloadedError: The reader took nothing for too long.
+        """
+        async with self._lock:
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    await self.context.write(event)
+            except TimeoutError:
+                raise OverloadedError(
+                    f"the reader took nothing for {self._timeout_s:g} s, so its requests were "
+                    f"aborted; read the stream as it comes"
+                ) from None

@@ -1,0 +1,6 @@
+"""The foreign services' names, for whoever must know them without their code."""
+
+from __future__ import annotations
+
+DIALECT_NAMES = ("inference.GRPCInferenceService",)
+"""Full names, as in paths."""
