@@ -5,10 +5,12 @@ Owns order, ageing and queue limits. Who is admitted next is the scheduler's cho
 
 from __future__ import annotations
 
+import time
 from bisect import insort
 from collections.abc import Callable, Iterator
 
 from omruntime.errors import OverloadedError
+from omruntime.retry_pace import RetryPace
 from omruntime.scheduling import HIGHEST, Urgency
 from omruntime.sequence import Sequence
 
@@ -22,13 +24,18 @@ _AGEING_INTERVAL_S = 0.25
 class WaitingQueue:
     """Sequences by urgency, then by tenant; in both, preempted ones first, then by arrival."""
 
-    def __init__(self, max_requests: int, max_tokens: int) -> None:
+    def __init__(
+        self, max_requests: int, max_tokens: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Begin empty; `clock` paces what refused callers are told."""
         self._max_requests = max_requests
         self._max_tokens = max_tokens
         self._classes: dict[int, dict[str, list[Sequence]]] = {u: {} for u in Urgency}
         self._num_by_own_urgency = dict.fromkeys(map(int, Urgency), 0)
         self._num_sequences = 0
         self._aged_at = 0.0
+        self._clock = clock
+        self._pace = RetryPace()
         self.num_tokens = 0
 
     def __len__(self) -> int:
@@ -71,12 +78,17 @@ class WaitingQueue:
         if self._num_sequences >= self._max_requests:
             raise OverloadedError(
                 f"{self._num_sequences} requests are waiting, the limit max_queued_requests is "
-                f"{self._max_requests}; retry later"
+                f"{self._max_requests}; retry later",
+                self._pace.wait_for_request(self._clock()),
             )
-        if self.num_tokens + num_tokens > self._max_tokens:
+        excess = self.num_tokens + num_tokens - self._max_tokens
+        if excess > 0:
+            # An empty queue takes a request of any size.
+            excess = min(excess, self.num_tokens)
             raise OverloadedError(
                 f"{self.num_tokens} tokens are waiting and the request has {num_tokens}, the "
-                f"limit max_queued_tokens is {self._max_tokens}; retry later"
+                f"limit max_queued_tokens is {self._max_tokens}; retry later",
+                self._pace.wait_for_tokens(excess, num_tokens, self._clock()),
             )
 
     def insert(self, sequence: Sequence) -> None:
@@ -92,6 +104,8 @@ class WaitingQueue:
         self._num_sequences -= 1
         self._num_by_own_urgency[sequence.request.scheduling.urgency] -= 1
         self.num_tokens -= len(sequence.token_ids)
+        if sequence.num_preemptions == 0:  # others had left before
+            self._pace.left(len(sequence.token_ids), self._clock())
 
     def age(self, now: float) -> None:
         """Raise those that have waited for `AGEING_S` by one class; `now` is monotonic seconds."""

@@ -39,7 +39,7 @@ ALLOWED_IN_FUNCTIONS = {
 # From the bottom up: a module imports only modules of lower rows, so neighbours do not know
 # each other. `device` stands for the package.
 RANKS = (
-    {"errors", "block_key", "profiler", "doctor", "element_type"},
+    {"errors", "block_key", "retry_pace", "profiler", "doctor", "element_type"},
     {"om_file"},
     {"buckets", "settings", "field_types", "owner_process", "row_workspace"},
     {"manifest", "cost_table", "scheduling", "constraint"},

@@ -22,6 +22,8 @@ from omruntime.token_matcher import Grammar, GrammarCompiler
 MAX_GRAMMARS = 64
 # Beyond that a new one would wait for minutes behind large ones.
 MAX_WAITING = 64
+# A usual schema compiles in milliseconds, a large one in seconds.
+RETRY_S = 1.0
 # Seconds without a new constraint after which the compiler may rest.
 REST_S = 60.0
 CLOSE_S = 2.0

@@ -19,6 +19,9 @@ from omruntime.sequence import FinishReason, Request
 from omruntime.token_stream import TokenStream, call_soon, deliver, resolve
 from omruntime.worker.messages import Report
 
+# The device process answers between two steps, of which the longest usual ones take about so long.
+ANSWERED_S = 1.0
+
 
 @dataclass(slots=True)
 class LiveRequest:
@@ -126,13 +129,15 @@ class LiveRequests:
         if self._num_unanswered >= limits.max_queued_requests:
             raise OverloadedError(
                 f"{self._num_unanswered} requests wait to be taken by the device process and "
-                f"max_queued_requests is {limits.max_queued_requests}; retry later"
+                f"max_queued_requests is {limits.max_queued_requests}; retry later",
+                ANSWERED_S,
             )
         num_tokens = self._num_unanswered_tokens + len(request.prompt_token_ids)
         if self._num_unanswered and num_tokens > limits.max_queued_tokens:
             raise OverloadedError(
                 f"{num_tokens} prompt tokens would wait to be taken by the device process and "
-                f"max_queued_tokens is {limits.max_queued_tokens}; retry later"
+                f"max_queued_tokens is {limits.max_queued_tokens}; retry later",
+                ANSWERED_S,
             )
 
     def _answer(self, ticket: int, refusal: OmError | None) -> None:

@@ -25,7 +25,7 @@ from server.status import retry_after_of, status_of
 
 logger = logging.getLogger(__name__)
 
-# While loading or draining. Clients that retry at once would only be refused again.
+# Where nothing better is known, as while loading or draining. Clients that retry at once would only be refused again.
 RETRY_AFTER_S = 1
 _TYPES = {403: "permission_error", 429: "rate_limit_error"}
 _CODES = {
@@ -71,7 +71,7 @@ def _headers_of(error: OmError, status: int) -> dict[str, str]:
         return {"WWW-Authenticate": "Bearer", "Connection": "close"}
     wait_s = retry_after_of(error)
     if wait_s is None:
-        return {"Retry-After": str(RETRY_AFTER_S)} if status == 503 else {}
+        return {"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) else {}
     return {
         "Retry-After": str(max(1, math.ceil(wait_s))),
         "Retry-After-Ms": str(max(1, math.ceil(wait_s * 1000))),

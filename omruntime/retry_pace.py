@@ -1,0 +1,74 @@
+"""RetryPace: when a refused request had better come back, by how fast the queue moves.
+
+Owns the measured rate and the times already promised. What is refused is the queue's choice.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+# Departures that the rate is taken from: enough to even out a step that admits several at once.
+MAX_DEPARTURES = 64
+# Before the queue has moved at all. A step takes far less, an answer rarely more than a few.
+UNKNOWN_S = 1.0
+# Shorter waits would come back within the same step.
+LEAST_S = 0.1
+# Longer ones tell more of the rate's noise than of the queue, and idle a server that has drained.
+MOST_S = 60.0
+
+
+class RetryPace:
+    """Tells refused callers times one after the other, at the rate at which places come free.
+
+    If all were told the same time, they would come back at once and most be refused again.
+    All times are seconds of `time.monotonic`; for one thread.
+    """
+
+    def __init__(self) -> None:
+        self._departures: deque[tuple[float, int]] = deque(maxlen=MAX_DEPARTURES)
+        # The place that was promised last comes free at that time.
+        self._promised_until = 0.0
+
+    def left(self, num_tokens: int, now: float) -> None:
+        """A request of so many tokens has left the queue."""
+        self._departures.append((now, num_tokens))
+
+    def wait_for_request(self, now: float) -> float:
+        """Seconds until a caller finds a place where the number of requests is the limit."""
+        per_request, _ = self._seconds_each(now)
+        return self._promise(per_request, per_request, now)
+
+    def wait_for_tokens(self, excess: int, own: int, now: float) -> float:
+        """Seconds until a caller finds a place where the number of tokens is the limit.
+
+        Args:
+            excess: Tokens that must leave the queue first.
+            own: Tokens that must leave for this caller once another was promised the next place.
+            now: The time.
+        """
+        _, per_token = self._seconds_each(now)
+        if per_token is None:
+            return UNKNOWN_S
+        return self._promise(excess * per_token, own * per_token, now)
+
+    def _promise(self, first_s: float | None, own_s: float | None, now: float) -> float:
+        if first_s is None or own_s is None:
+            return UNKNOWN_S
+        place_at = now + first_s
+        if self._promised_until > now:
+            place_at = max(place_at, self._promised_until + own_s)
+        self._promised_until = min(now + MOST_S, place_at)
+        return max(LEAST_S, self._promised_until - now)
+
+    def _seconds_each(self, now: float) -> tuple[float, float] | tuple[None, None]:
+        """Seconds for a request and for a token to leave; None before two requests have left.
+
+        By the latest departures, up to now, so that a queue that stands still slows down.
+        """
+        if len(self._departures) < 2:
+            return None, None
+        # The first one only begins the time.
+        began, first_tokens = self._departures[0]
+        elapsed = now - began
+        num_tokens = sum(tokens for _, tokens in self._departures) - first_tokens
+        return elapsed / (len(self._departures) - 1), elapsed / max(1, num_tokens)
