@@ -76,7 +76,9 @@ async def ids(engine: WorkerEngine) -> None:
         old = await engine.submit(Request("id", (token,), LONG))
         engine.cancel("id")
         new = await engine.submit(Request("id", (token, 2), GREEDY))
-        assert (await read_all(old)).finish_reason is ABORT
+        ended = await read_all(old)
+        # On a busy machine it may have ended before the cancellation came.
+        assert ended.finish_reason is ABORT or ended.token_ids == toy_answer((token,), 60)
         assert (await read_all(new)).token_ids == toy_answer((token, 2), 20)
     stopped = await engine.submit(Request("stopped", (1,), LONG))
     engine.cancel("stopped", STOP)
