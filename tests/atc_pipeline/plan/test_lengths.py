@@ -91,7 +91,11 @@ def test_each_answer_of_a_conversation_is_a_request_over_all_before(tmp_path: Pa
     [
         ('{"conversations": []}', 1, "a list of conversations"),
         ("[\n1\n]", 2, "wanted an object"),
-        ('[\n{"conversations": []},\n{"other": 1}]', 3, "wanted an object such as .*messages.*'conversations'"),
+        (
+            '[\n{"conversations": []},\n{"other": 1}]',
+            3,
+            "wanted an object .*messages.*'conversations'",
+        ),
         ('[\n\n{"conversations": 3}]', 3, "wanted a list"),
         ('[{"conversations": [{"from": "gpt"}]}]', 1, r"conversations\[0\]"),
         ('[{"conversations": [{"from": 1, "value": "x"}]}]', 1, r"conversations\[0\]"),

@@ -202,7 +202,8 @@ def test_a_window_past_its_buffer_is_refused(device: Device) -> None:
 
 @pytest.mark.parametrize(
     "name", ["gpu", "", "CPU", "cpu:0", "ascend", "ascend:", "ascend:-1", "ascend:x", "sim",
-             "sim:0@", "sim:0@Intel", "sim:0@Ascend310P9", "ascend:0@Ascend310P3", "simacl:0", "ascend:0 "],
+             "sim:0@", "sim:0@Intel", "sim:0@Ascend310P9",
+             "ascend:0@Ascend310P3", "simacl:0", "ascend:0 "],
 )  # fmt: skip
 def test_other_names_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=r"wanted one of: cpu, openvino, ascend:N .*, sim:N"):
