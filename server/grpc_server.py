@@ -122,7 +122,7 @@ async def start_grpc_server(
     control_pb2_grpc.add_ControlServiceServicer_to_server(  # type: ignore[no-untyped-call]
         GrpcControlService(lifecycle, engine, settings, model), server
     )
-    add_dialects(server, lifecycle, model, settings.slow_reader_timeout_s)
+    add_dialects(server, (lifecycle, engine), model, settings.slow_reader_timeout_s)
     servicer = health.aio.HealthServicer()
     follower = _HealthFollower(servicer, lifecycle)
     await follower.publish(lifecycle.state)

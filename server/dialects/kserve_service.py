@@ -15,24 +15,17 @@ from typing import Any
 import grpc.aio
 from google.protobuf.message import Message
 
-from omruntime.errors import (
-    DeviceError,
-    OmError,
-    OverloadedError,
-    RequestError,
-    UnknownModelError,
-)
-from omruntime.sequence import FinishReason
-from server.answers import join_deltas, terminated_deltas
+from omruntime.errors import OmError, RequestError, UnknownModelError
+from server.answers import join_deltas
 from server.control_service import omserve_version
 from server.dialects.event_writer import EventWriter
 from server.dialects.kserve_messages import MESSAGES
 from server.dialects.kserve_request import OPTIONAL_INPUTS, OUTPUTS, InferCall, infer_call_from
 from server.dialects.kserve_tensors import TensorValue, add_tensor
-from server.grpc_service import require_served_model, require_unary_size, with_deadline
+from server.dialects.live_deltas import live_deltas
+from server.grpc_service import require_served_model, require_unary_size
 from server.interceptor import read_message
 from server.lifecycle import Lifecycle, ServerState
-from server.logs import request_id_var
 from server.redaction import public_text
 from server.text import TextDelta
 
@@ -118,7 +111,7 @@ class KServeService:
         call = infer_call_from(request)
         if call.streams:
             raise RequestError("stream is true, but ModelInfer replies once; use ModelStreamInfer")
-        async with aclosing(self._deltas(call, context)) as deltas:
+        async with aclosing(live_deltas(self._lifecycle, call.request, context)) as deltas:
             answers = join_deltas([delta async for delta in deltas])
         response = self._whole_response(call, answers)
         require_unary_size(response, "use ModelStreamInfer with stream true")
@@ -152,7 +145,7 @@ class KServeService:
             self._lifecycle.require_serving()
             self._require_model(request.model_name, request.model_version)
             call = infer_call_from(request)
-            async with aclosing(self._deltas(call, context)) as deltas:
+            async with aclosing(live_deltas(self._lifecycle, call.request, context)) as deltas:
                 if call.streams:
                     async for delta in deltas:
                         if delta.text or delta.finish_reason is not None:
@@ -167,26 +160,6 @@ class KServeService:
             logger.exception("request of a stream failed unexpectedly error_id=%s", error_id)
             text = f"internal error {error_id}; the server's log has the details under this id"
             yield _error_event(client_id, text)
-
-    async def _deltas(
-        self, call: InferCall, context: grpc.aio.ServicerContext
-    ) -> AsyncGenerator[TextDelta, None]:
-        """The answers' deltas, of which none ends with an error; closing it aborts them.
-
-        Raises:
-            OmError: The request was refused or an answer failed.
-        """
-        generator = self._lifecycle.require_serving()
-        request = with_deadline(call.request, context)
-        request_id_var.set(request.request_id)
-        with self._lifecycle.running():
-            async with aclosing(terminated_deltas(generator, request, self._lifecycle)) as deltas:
-                async for delta in deltas:
-                    if delta.finish_reason is FinishReason.ERROR:
-                        raise DeviceError(f"answer {delta.index} failed: {delta.error}")
-                    if delta.finish_reason is FinishReason.ABORT and delta.error:
-                        raise OverloadedError(f"answer {delta.index} was ended: {delta.error}")
-                    yield delta
 
     def _whole_response(self, call: InferCall, answers: Sequence[TextDelta]) -> Any:
         response = _new(

@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-DIALECT_NAMES = ("inference.GRPCInferenceService",)
+DIALECT_NAMES = ("inference.GRPCInferenceService", "vllm.grpc.engine.VllmEngine")
 """Full names, as in paths."""

@@ -9,27 +9,39 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from omruntime.errors import NotBuiltInError
-from server.dialects.kserve_messages import KSERVE, MESSAGES, REFUSED_METHODS
+from server.dialects import kserve_messages, vllm_messages
 from server.dialects.kserve_service import KServeService
 from server.dialects.private_pool import Dialect, PrivateMessages
 from server.dialects.reflection_pool import ReflectionPool
+from server.dialects.vllm_service import VllmEngineService
 from server.lifecycle import Lifecycle
+from server.seams import EngineLike
 
 
 def add_dialects(
-    server: grpc.aio.Server, lifecycle: Lifecycle, model: str, slow_reader_timeout_s: float
+    server: grpc.aio.Server, parts: tuple[Lifecycle, EngineLike], model: str, timeout_s: float
 ) -> None:
-    """Let the server answer every dialect; arguments as of `GrpcInferenceService`."""
-    service = KServeService(lifecycle, model, slow_reader_timeout_s)
-    handlers = _handlers_of(KSERVE, MESSAGES, service) | _refusals(KSERVE, REFUSED_METHODS)
+    """Let the server answer every dialect; `timeout_s` is that of slow readers."""
+    lifecycle, engine = parts
+    kserve, vllm = kserve_messages, vllm_messages
+    handlers = {
+        kserve.KSERVE.full_name: _handlers_of(
+            kserve.KSERVE, kserve.MESSAGES, KServeService(lifecycle, model, timeout_s)
+        )
+        | _refusals(kserve.KSERVE, kserve.REFUSED_METHODS),
+        vllm.VLLM.full_name: _handlers_of(
+            vllm.VLLM, vllm.MESSAGES, VllmEngineService(lifecycle, engine, model, timeout_s)
+        )
+        | _refusals(vllm.VLLM, vllm.REFUSED_METHODS),
+    }
     server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler(KSERVE.full_name, handlers),)
+        [grpc.method_handlers_generic_handler(name, methods) for name, methods in handlers.items()]
     )
 
 
 def reflection_pool() -> ReflectionPool:
     """All messages that a client can ask reflection for."""
-    return ReflectionPool((MESSAGES.pool,))
+    return ReflectionPool((kserve_messages.MESSAGES.pool, vllm_messages.MESSAGES.pool))
 
 
 def _handlers_of(
