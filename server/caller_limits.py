@@ -27,12 +27,12 @@ class _Allowance:
         self._used = 0.0
         self._at = now
 
-    def wait_s(self, per_minute: int, least: float, now: float) -> float:
-        """Seconds until at least `least` is left; 0 when it is."""
+    def wait_s(self, per_minute: int, now: float) -> float:
+        """Seconds until at least 1 is left; 0 when it is."""
         rate = per_minute / MINUTE_S
         self._used = max(0.0, self._used - (now - self._at) * rate)
         self._at = now
-        return max(0.0, (self._used + least - per_minute) / rate)
+        return max(0.0, (self._used + 1 - per_minute) / rate)
 
     def use(self, amount: int) -> None:
         """Take some, also beyond what is left."""
@@ -106,14 +106,13 @@ class CallerLimits:
 
     def _require_rates(self, caller: Caller, use: _Use) -> None:
         now = self._clock()
-        for limit, allowance, least, what in (
-            (caller.requests_per_minute, use.requests, 1.0, "requests"),
-            # What a request will take is not known, so any debt closes the door.
-            (caller.tokens_per_minute, use.tokens, 0.0, "tokens"),
+        for limit, allowance, what in (
+            (caller.requests_per_minute, use.requests, "requests"),
+            (caller.tokens_per_minute, use.tokens, "tokens"),
         ):
             if limit is None:
                 continue
-            wait_s = allowance.wait_s(limit, least, now)
+            wait_s = allowance.wait_s(limit, now)
             if wait_s > 0:
                 raise RateLimitedError(
                     f"the API key {caller.name!r} has used its {limit} {what} a minute; retry "

@@ -1,6 +1,8 @@
-"""BodyLimit: refuses request bodies beyond a size without reading them whole."""
+"""BodyLimit: refuses request bodies beyond a size, without reading them whole, or beyond a time."""
 
 from __future__ import annotations
+
+import asyncio
 
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
@@ -8,13 +10,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.http.errors import error_body
 
+# For a whole body: the largest by default, 16 MiB, over a line of 1 Mbit/s.
+READ_TIMEOUT_S = 150.0
+
 
 class BodyLimit:
     """ASGI middleware; a body that announces its size is refused before its first byte."""
 
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+    def __init__(
+        self, app: ASGIApp, max_bytes: int, read_timeout_s: float = READ_TIMEOUT_S
+    ) -> None:
         self._app = app
         self._max_bytes = max_bytes
+        self._read_timeout_s = read_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer 413."""
@@ -25,17 +33,28 @@ class BodyLimit:
             await self._refuse(scope, receive, send)
             return
         num_bytes = 0
+        deadline: float | None = asyncio.get_running_loop().time() + self._read_timeout_s
 
         async def counted() -> Message:
-            nonlocal num_bytes
-            message = await receive()
+            nonlocal num_bytes, deadline
+            message = await self._received(receive, deadline)
             num_bytes += len(message.get("body", b""))
+            if not message.get("more_body"):
+                deadline = None  # what comes now is the client's leaving, whenever it likes
             if num_bytes > self._max_bytes:
                 # The one exception that the reading of a body lets through.
                 raise HTTPException(413, self._message(), {"Connection": "close"})
             return message
 
         await self._app(scope, counted, send)
+
+    async def _received(self, receive: Receive, deadline: float | None) -> Message:
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await receive()
+        except TimeoutError:
+            message = f"the body took longer than {self._read_timeout_s:g} s; send it faster"
+            raise HTTPException(408, message, {"Connection": "close"}) from None
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = error_body(413, self._message())

@@ -25,7 +25,8 @@ from server.status import retry_after_of, status_of
 
 logger = logging.getLogger(__name__)
 
-# Where nothing better is known, as while loading or draining. Clients that retry at once would only be refused again.
+# Where nothing better is known, as while loading or draining. Clients that retry at once would
+# only be refused again.
 RETRY_AFTER_S = 1
 _TYPES = {403: "permission_error", 429: "rate_limit_error"}
 _CODES = {
