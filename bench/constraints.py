@@ -110,11 +110,12 @@ class Vocabulary(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """Of one constraint, in milliseconds."""
+    """Of one constraint, in milliseconds, and how many tokens were followed."""
 
     compile_ms: float
     mask_median_ms: float
     mask_most_ms: float
+    num_tokens: float
 
 
 def make_vocabulary(folder: Path) -> Vocabulary:
@@ -205,6 +206,7 @@ def _costs(compiling: list[float], masking: list[float]) -> Costs:
         statistics.median(compiling) * 1e3,
         statistics.median(masking) * 1e3,
         max(masking) * 1e3,
+        len(masking) / len(compiling),
     )
 
 
@@ -280,14 +282,14 @@ def report(vocabulary: Vocabulary, with_peer: bool) -> None:
         f"\n{vocabulary.name}, {vocabulary.size} tokens: opened in {opening_ms:.0f} ms; "
         f"a free row takes {row_ms(vocabulary, None):.3f} ms"
     )
-    print(f"{'constraint':16} {'compile':>9} {'mask':>8} {'most':>8} {'row':>8}   ms")
+    print(f"{'constraint':16} {'compile':>9} {'mask':>8} {'most':>8}  tokens {'row':>8}   ms")
     for name, (constraint, answer) in CASES.items():
         token_ids = spell(vocabulary, answer)
         costs = measure_ours(compiler.compile, constraint, token_ids)
         row = row_ms(vocabulary, compiler.compile(constraint))
-        line = "{:16} {:9.2f} {:8.3f} {:8.3f} {:8.3f}".format(name, *costs, row)
+        line = "{:16} {:9.2f} {:8.3f} {:8.3f} {:7.0f} {:8.3f}".format(name, *costs, row)
         if with_peer:
-            line += "   xgrammar {:9.2f} {:8.3f} {:8.3f}".format(
+            line += "   xgrammar {:9.2f} {:8.3f} {:8.3f} {:7.0f}".format(
                 *measure_peer(vocabulary, constraint, token_ids)
             )
         print(line)

@@ -227,6 +227,8 @@ def _described(error: str) -> str:
     """The library's words, after ours where they do not name the keyword."""
     if "if regex is empty" in error:
         error = f"pattern and other limits of one string are too complex together: {error}"
+    if "coerce_one_of" in error:
+        return "oneOf needs schemas that exclude each other by type or by a const; use anyOf"
     return _shortened(error)
 
 
