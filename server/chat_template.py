@@ -84,7 +84,10 @@ class ChatTemplate:
             RequestError: The template refuses the conversation (its own sentence is in the
                 message), fails on it, leaves the sandbox or passes a bound.
         """
-        chat = [{"role": message.role, "content": message.content} for message in messages]
+        chat = [
+            {"role": message.role, "content": message.content, **(message.extras or {})}
+            for message in messages
+        ]
         given = {"tools": None, "documents": None, **variables, "messages": chat}
         budget = _BUDGET.set(_Budget())
         try:

@@ -58,6 +58,9 @@ ENGINE_HELP = {
     "cache_dir": "Folder for measured costs; it may be read-only, never the bundle.",
 }
 
+# How models write tool calls down; the parsers are the HTTP gateway's.
+TOOL_PARSERS = ("hermes", "llama3")
+
 
 def _help(text: str) -> dict[str, str]:
     return {"help": text}
@@ -108,6 +111,10 @@ class Settings:
     served_model_name: str | None = field(
         default=None, metadata=_help("Name that requests use; unset: the bundle's model name.")
     )
+    tool_parser: str | None = field(
+        default=None,
+        metadata=_help("How the model writes tool calls: hermes or llama3; unset: by template."),
+    )
     log_level: str = field(default="info", metadata=_help(f"One of {', '.join(LEVELS)}."))
     drain_delay_s: float = field(
         default=0.0,
@@ -142,6 +149,10 @@ class Settings:
         _require_between("slow_reader_timeout_s", self.slow_reader_timeout_s, 0, math.inf)
         if self.slow_reader_timeout_s == 0:
             raise ConfigError("slow_reader_timeout_s is 0, wanted more: every reader would fail")
+        if self.tool_parser not in (None, *TOOL_PARSERS):
+            raise ConfigError(
+                f"tool_parser is {self.tool_parser!r}, wanted one of {', '.join(TOOL_PARSERS)}"
+            )
         if self.log_level not in LEVELS:
             raise ConfigError(f"log_level is {self.log_level!r}, wanted one of {LEVELS}")
         self._require_whole_tls()

@@ -18,10 +18,15 @@ from omruntime.step import TokenLogprobs
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One turn of a conversation."""
+    """One turn of a conversation.
+
+    Attributes:
+        extras: What else the template reads of it: tool_calls, tool_call_id, name.
+    """
 
     role: str
     content: str
+    extras: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,13 @@ class ClientGoneError(Exception):
 class Gateway:
     """One served model over HTTP; used from one event loop."""
 
-    def __init__(self, lifecycle: Lifecycle, model: str) -> None:
-        """Answer for one model; `model` is the served name."""
+    def __init__(self, lifecycle: Lifecycle, model: str, tool_parser: str | None = None) -> None:
+        """Answer for one model; `model` is the served name.
+
+        Args:
+            tool_parser: How the model writes tool calls down; None: as its template says.
+        """
+        self.tool_parser = tool_parser
         self.lifecycle = lifecycle
         self.model = model
         self.created = int(time.time())

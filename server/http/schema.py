@@ -149,12 +149,62 @@ class TextPart(BaseModel):
     text: StrictStr | None = None
 
 
+class CalledFunction(BaseModel):
+    """A call that the assistant made: `arguments` is JSON text."""
+
+    name: StrictStr
+    arguments: StrictStr | dict[str, Any] = ""
+
+
+class ToolCall(BaseModel):
+    """A call of an earlier turn."""
+
+    id: StrictStr | None = None
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
 class Message(BaseModel):
     """One turn of a conversation."""
 
     model_config = ConfigDict(extra="allow")
     role: StrictStr
     content: StrictStr | list[TextPart] | None = None
+    name: StrictStr | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: StrictStr | None = None
+
+
+class Function(BaseModel):
+    """What a tool is called and takes; `strict` has no effect: forced calls always validate."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: StrictStr = Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")
+    description: StrictStr | None = None
+    parameters: dict[str, Any] | None = None
+    strict: StrictBool | None = None
+
+
+class Tool(BaseModel):
+    """A tool that the model may call."""
+
+    model_config = ConfigDict(extra="forbid")
+    type: Literal["function"]
+    function: Function
+
+
+class ToolName(BaseModel):
+    """The tool to call."""
+
+    name: StrictStr
+
+
+class NamedTool(BaseModel):
+    """`tool_choice` of one tool."""
+
+    model_config = ConfigDict(extra="forbid")
+    type: Literal["function"]
+    function: ToolName
 
 
 class ChatBody(GenerationBody):
@@ -165,6 +215,10 @@ class ChatBody(GenerationBody):
     logprobs: StrictBool | None = None
     top_logprobs: StrictInt | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    # At most as many as OpenAI takes.
+    tools: list[Tool] | None = Field(None, max_length=128)
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: StrictBool | None = None
 
 
 class CompletionBody(GenerationBody):

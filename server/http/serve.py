@@ -70,7 +70,8 @@ async def start_http_server(
     """
     assert settings.http_port is not None, "the gateway is off"
     listener = _listen(bare_host(settings.host), settings.http_port)
-    gateway = Gateway(lifecycle, settings.served_model_name or engine.manifest.model.name)
+    model = settings.served_model_name or engine.manifest.model.name
+    gateway = Gateway(lifecycle, model, settings.tool_parser)
     app = build_http_app(gateway, engine.load, settings.max_message_mib * MIB, access.keys)
     config = uvicorn.Config(
         app,

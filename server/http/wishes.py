@@ -10,7 +10,14 @@ from typing import Any
 from omruntime.constraint import Constraint
 from omruntime.errors import FieldError, RequestError
 from omruntime.sampling_params import SamplingParams
-from server.http.schema import ChatBody, CompletionBody, GenerationBody, Message, ResponseFormat
+from server.http.schema import (
+    ChatBody,
+    CompletionBody,
+    GenerationBody,
+    Message,
+    ResponseFormat,
+    ToolCall,
+)
 from server.text import ChatMessage
 
 # OpenAI's default for plain completions.
@@ -19,7 +26,7 @@ COMPLETION_MAX_TOKENS = 16
 MAX_PROMPTS = 128
 
 # Parts of a message that a template would have to show.
-_NOT_BUILT_IN = ("tool_calls", "function_call", "audio")
+_NOT_BUILT_IN = ("function_call", "audio")
 _TOKEN_ID = re.compile(r"[0-9]{1,10}")
 _PLAIN = (
     "temperature",
@@ -107,13 +114,43 @@ def _message(number: int, message: Message) -> ChatMessage:
     for name in _NOT_BUILT_IN:
         if extras.get(name):
             raise FieldError("messages", f"{where}: {name} is not built in")
-    if message.role in ("tool", "function"):
-        raise FieldError("messages", f"{where}: the role {message.role} is not built in")
-    if message.content is None:
+    if message.role == "function":
+        raise FieldError("messages", f"{where}: the role function is not built in; use tool")
+    tool_extras = _tool_extras(where, message)
+    if message.content is None and not message.tool_calls:
         raise FieldError("messages", f"{where} has no content; set it")
-    if isinstance(message.content, str):
-        return ChatMessage(message.role, message.content)
-    return ChatMessage(message.role, "".join(_texts(where, message)))
+    if message.content is None or isinstance(message.content, str):
+        return ChatMessage(message.role, message.content or "", tool_extras)
+    return ChatMessage(message.role, "".join(_texts(where, message)), tool_extras)
+
+
+def _tool_extras(where: str, message: Message) -> dict[str, Any] | None:
+    """What a template reads of calls and their results; arguments as a mapping."""
+    found: dict[str, Any] = {}
+    if message.tool_calls:
+        if message.role != "assistant":
+            raise FieldError("messages", f"{where}: tool_calls is for the role assistant")
+        found["tool_calls"] = [_call(where, call) for call in message.tool_calls]
+    if message.role == "tool":
+        given = {"tool_call_id": message.tool_call_id, "name": message.name}
+        found |= {name: value for name, value in given.items() if value is not None}
+    return found or None
+
+
+def _call(where: str, call: ToolCall) -> dict[str, Any]:
+    arguments = call.function.arguments
+    try:
+        decoded = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
+    except (ValueError, RecursionError):
+        decoded = None
+    if not isinstance(decoded, dict):
+        raise FieldError(
+            "messages",
+            f"{where}: the arguments of {call.function.name[:64]!r} are no JSON object",
+        )
+    function = {"name": call.function.name, "arguments": decoded}
+    plain: dict[str, Any] = {"type": "function", "function": function}
+    return plain if call.id is None else {"id": call.id, **plain}
 
 
 def _texts(where: str, message: Message) -> Iterator[str]:

@@ -30,6 +30,7 @@ def test_everything_can_come_from_the_environment() -> None:
     environ |= {"OMSERVE_BUNDLE": "b", "OMSERVE_ENABLE_PREFIX_CACHE": "no"}
     environ |= {"OMSERVE_NUM_BLOCKS": "9", "OMSERVE_MAX_MODEL_LEN": "64"}
     environ |= {"OMSERVE_MAX_CHUNK_TOKENS": "8", "OMSERVE_ALLOW_FAULTS": "1"}
+    environ |= {"OMSERVE_TOOL_PARSER": "hermes"}
     settings = Settings.load([], environ)
     assert settings.bundle == Path("b")
     assert not settings.engine.enable_prefix_cache
@@ -129,3 +130,8 @@ def test_help_names_every_flag_variable_and_default(capsys: pytest.CaptureFixtur
 
 def test_every_engine_setting_has_help() -> None:
     assert ENGINE_HELP.keys() == {f.name for f in dataclasses.fields(EngineSettings)}
+
+
+def test_tool_parsers_are_named() -> None:
+    with pytest.raises(ConfigError, match="tool_parser is 'x', wanted one of hermes, llama3"):
+        Settings.load(["b", "--tool-parser", "x"], {})

@@ -13,6 +13,7 @@ from server.http.serve import start_http_server
 from server.lifecycle import Lifecycle
 from server.loop_thread import LoopThread
 from server.settings import Settings
+from server.tokenizer import Tokenizer
 from tests.server.scripted_engine import Script, ScriptedEngine, model_facts
 from tests.server.tiny_tokenizers import CHAT_TEMPLATE, byte_level_backend, tokenizer_of
 from tests.server.wire_fakes import FakeEngine
@@ -33,10 +34,15 @@ class Serving:
 
 
 @contextmanager
-def serving(script: Script, max_model_len: int = 512, ready: bool = True) -> Iterator[Serving]:
+def serving(
+    script: Script,
+    max_model_len: int = 512,
+    ready: bool = True,
+    tokenizer: Tokenizer = TOKENIZER,
+) -> Iterator[Serving]:
     """Serve for the length of the block."""
     engine = ScriptedEngine(script)
-    generator = TextGenerator(engine, TOKENIZER, MODEL, max_model_len)
+    generator = TextGenerator(engine, tokenizer, MODEL, max_model_len)
     settings = Settings(
         Path("bundle"), http_port=0, max_message_mib=1, served_model_name=MODEL_NAME
     )

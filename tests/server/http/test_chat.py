@@ -131,19 +131,14 @@ def test_a_stream_can_pass_proxies(server: Serving) -> None:
             "takes text",
         ),
         (
-            {"messages": [{"role": "assistant", "content": "", "tool_calls": [{"id": "c"}]}]},
-            "messages",
-            "tool_calls is not built in",
-        ),
-        (
             {"messages": [{"role": "assistant", "content": "", "function_call": {"name": "f"}}]},
             "messages",
             "function_call is not built in",
         ),
         (
-            {"messages": [{"role": "tool", "content": "42"}]},
+            {"messages": [{"role": "function", "content": "42"}]},
             "messages",
-            "role tool is not built in",
+            "role function is not built in",
         ),
         ({"messages": HELLO, "n": 0}, None, "n is 0"),
         ({"messages": HELLO, "n": 0, "stream": True}, None, "n is 0"),
