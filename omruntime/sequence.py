@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from omruntime.block_key import BlockKey
 from omruntime.sampling_params import SamplingParams
 from omruntime.scheduling import Scheduling
-from omruntime.token_matcher import TokenMatcher
+
+if TYPE_CHECKING:  # it needs numpy, which clients that only name requests do without
+    from omruntime.token_matcher import TokenMatcher
 
 
 class SequenceStatus(Enum):

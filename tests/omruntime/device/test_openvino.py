@@ -119,7 +119,7 @@ def test_a_missing_package_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPa
         if name == "openvino" or name.startswith(("openvino.", "omruntime.device.openvino")):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "openvino", None)
-    with pytest.raises(ConfigError, match=r"pip install 'omserve\[openvino\]'"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[openvino\]' in omserve's folder"):
         open_device("openvino")
 
 

@@ -27,8 +27,9 @@ def carried(error: BaseException) -> OmError:
 
 def make(cls: type[OmError]) -> OmError:
     """An error of a class, whatever its constructor takes before the message."""
-    num_others = len(inspect.signature(cls).parameters) - 1 if "__init__" in vars(cls) else 0
-    return cls(*("other" for _ in range(num_others)), "the message")
+    parameters = inspect.signature(cls).parameters.values() if "__init__" in vars(cls) else ()
+    required = [p for p in parameters if p.default is inspect.Parameter.empty]
+    return cls(*("other" for _ in required[1:]), "the message")
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
