@@ -16,7 +16,7 @@ from typing import Any
 
 from omruntime.errors import RequestError
 from omruntime.grammar.formats import apply_format
-from omruntime.grammar.regex import require_portable
+from omruntime.grammar.regex import within_json
 from omruntime.grammar.schema_values import CHECKS, MAX_DEPTH
 
 _DRAFT = re.compile(
@@ -144,9 +144,8 @@ class SchemaReader:
             self._multiples.add(schema["multipleOf"])
         _check_least_properties(place, schema)
         if "pattern" in schema:
-            require_portable(f"json_schema: pattern at {place}", schema["pattern"])
-        for pattern in schema.get("patternProperties", ()):
-            require_portable(f"json_schema: patternProperties at {place}", pattern)
+            schema["pattern"] = within_json(f"json_schema: pattern at {place}", schema["pattern"])
+        _rewrite_names(place, schema)
         apply_format(schema)
 
     def _check_multiples(self) -> None:
@@ -194,6 +193,16 @@ class SchemaReader:
         for name in _IN_PLACE:
             for index in range(len(schema.get(name, ()))):
                 yield f"{place}/{name}/{index}"
+
+
+def _rewrite_names(place: str, schema: Schema) -> None:
+    """Rewrite the patterns of property names."""
+    named = schema.get("patternProperties")
+    if named:
+        what = f"json_schema: patternProperties at {place}"
+        schema["patternProperties"] = {within_json(what, p): s for p, s in named.items()}
+        if len(schema["patternProperties"]) < len(named):
+            raise _wrong(f"patternProperties at {place} has a pattern in two spellings")
 
 
 def _is_note(name: str, value: Any) -> bool:

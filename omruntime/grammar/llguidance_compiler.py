@@ -17,6 +17,7 @@ import numpy as np
 from omruntime.constraint import Constraint
 from omruntime.errors import NotBuiltInError, PreconditionError, RequestError
 from omruntime.grammar.json_schema import read_schema
+from omruntime.grammar.lark import require_built_in
 from omruntime.grammar.regex import regex_of_choices, require_portable
 from omruntime.manifest import ModelFacts
 from omruntime.token_matcher import TokenMask, TokenMatcher
@@ -210,6 +211,7 @@ def source_of(constraint: Constraint) -> str:
     if constraint.json_object:
         return _json_source({"type": "object"})
     if constraint.grammar is not None:
+        require_built_in(constraint.grammar)
         return json.dumps({"grammars": [{"lark_grammar": constraint.grammar}]})
     if constraint.regex is not None:
         require_portable("regex", constraint.regex)

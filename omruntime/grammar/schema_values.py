@@ -22,6 +22,9 @@ MAX_EXACT = 2**53
 
 # The compiler reads a pointer as it stands, without the escapes ~0, ~1 and %XX.
 _PLAIN_POINTER = re.compile(r"#(/[^/~%\"\\]+)*")
+# Control characters without a short escape: \u would also spell a key in two ways, and the compiler
+# leaves out what it cannot write.
+_UNWRITABLE = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
 _TYPES = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
 _PLAIN_NUMBERS = "at most 2^53, with at most 10 digits behind the point"
 
@@ -102,6 +105,8 @@ def _value(value: Any) -> str:
             return f"which is nested deeper than {MAX_DEPTH} levels"
         if isinstance(item, int | float) and not _is_plain(item):
             return f"wanted numbers of {_PLAIN_NUMBERS}"
+        if isinstance(item, str) and _UNWRITABLE.search(item):
+            return "which holds a control character that answers are not written with"
         children = item.values() if isinstance(item, dict) else item
         if isinstance(item, dict | list):
             waiting += [(child, depth + 1) for child in children]

@@ -235,6 +235,30 @@ def test_dates_know_leap_years(compiler: LLGuidanceCompiler, year: int, leap: bo
     assert not accepts(grammar, '"0000-01-01"')
 
 
+SIGNS = [*map(chr, range(0x7F)), "é", "日", "😀"]
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        '^[^"]$', '^[^"\\\\]$', "^[^\\\\]$", "^\\s$", "^[^\\S ]$", "^[\\t\\n]$", "^\\S$", "^.$",
+        "^[^\\n]$", "^[^\\x00-\\x1f]$", "^\\D$", "^[!-~]$", "^[#-\\[]$", "^\\W$",
+        "^[^\\x20-\\x7e]$",
+        '^[^\\x00-\\x1f"\\\\]$', '^(?:"|a)$', '^[^a-zA-Z0-9"]$', "^[\\s\\S]$",
+        '^(?:[^"]|\\t)$', "^(?:\\t|\\n|\\f|\\r)$", "^[^\\\\\\]]$", "^\\\\$",
+    ],
+)  # fmt: skip
+def test_patterns_let_through_what_they_say(compiler: LLGuidanceCompiler, pattern: str) -> None:
+    """Sign by sign as Python reads them: nothing more, and of what can be written nothing less."""
+    grammar = compiler.compile(schema({"type": "string", "pattern": pattern}))
+    wanted = re.compile(pattern, re.ASCII)
+    for sign in SIGNS:
+        taken = accepts(grammar, json.dumps(sign, ensure_ascii=False))
+        matches = wanted.search(sign) is not None
+        assert matches or not taken, sign
+        assert taken or not matches or (sign < " " and sign not in "\t\n\f\r"), sign
+
+
 def test_a_named_property_comes_once_in_one_spelling(compiler: LLGuidanceCompiler) -> None:
     """A second spelling of a key, by escapes, would replace a value that was checked."""
     grammar = compiler.compile(
@@ -262,6 +286,9 @@ def test_white_space_has_an_end(compiler: LLGuidanceCompiler) -> None:
         (Constraint(regex="(?=a)a"), "look-around"),
         (Constraint(regex="a{0}"), "allows the empty answer alone"),
         (Constraint(grammar="start: nothing"), "constraint.grammar cannot be compiled"),
+        (Constraint(grammar="start: a\na[lazy, temperature=1]: /a/"), "sets temperature"),
+        (Constraint(grammar='start: %json {"not": {}}'), "%json"),
+        (Constraint(grammar='%llguidance {"allow_invalid_utf8": true}\nstart: /./'), "utf8"),
         (Constraint(grammar='{"grammars": []}'), "constraint.grammar cannot be compiled"),
         (Constraint(grammar='start: "a"\n%json {'), "constraint.grammar"),
         (schema({"type": "integer", "minimum": 2, "maximum": 1}), "json_schema cannot be compiled"),
