@@ -13,6 +13,7 @@ from omruntime.errors import OmError
 from omruntime.outputs import EngineLoad
 from server.api_keys import ApiKeys
 from server.control_service import omserve_version
+from server.grpc_server import MAX_HEADER_BYTES
 from server.http.api_key import ApiKeyGate
 from server.http.body_limit import BodyLimit
 from server.http.chat import chat_routes
@@ -24,6 +25,7 @@ from server.http.errors import (
     answer_unexpected,
 )
 from server.http.gateway import ClientGoneError, Gateway
+from server.http.header_limit import HeaderLimit
 from server.http.metrics import metric_routes
 from server.http.models import model_routes
 from server.http.operations import operation_routes
@@ -53,6 +55,7 @@ def build_http_app(
     if keys is not None:
         # The last one added comes first.
         app.add_middleware(ApiKeyGate, keys=keys)
+    app.add_middleware(HeaderLimit, max_bytes=MAX_HEADER_BYTES)
     return app
 
 

@@ -24,12 +24,14 @@ class BoundedConnection(H11Protocol):
     """A connection with time limits.
 
     Attributes:
-        slow_reader_timeout_s: A connection whose reader takes nothing for so long is cut off;
-            set on a subclass, since uvicorn makes the objects.
+        slow_reader_timeout_s: A connection whose reader takes nothing for so long is cut off.
+        headers_timeout_s: A connection without a request after so long is closed.
+
+    Both are set on a subclass, since uvicorn makes the objects.
     """
 
     slow_reader_timeout_s: float
-    headers_timeout_s: float = HEADERS_TIMEOUT_S
+    headers_timeout_s: float
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -87,7 +89,12 @@ class BoundedConnection(H11Protocol):
         self.transport.abort()
 
 
-def bounded_connection(slow_reader_timeout_s: float) -> type[BoundedConnection]:
-    """The class to give to uvicorn."""
-    limits = {"slow_reader_timeout_s": slow_reader_timeout_s}
+def bounded_connection(
+    slow_reader_timeout_s: float, headers_timeout_s: float = HEADERS_TIMEOUT_S
+) -> type[BoundedConnection]:
+    """The class to give to uvicorn, with these limits."""
+    limits = {
+        "slow_reader_timeout_s": slow_reader_timeout_s,
+        "headers_timeout_s": headers_timeout_s,
+    }
     return type("BoundedConnection", (BoundedConnection,), limits)

@@ -17,6 +17,7 @@ from pathlib import Path
 from omruntime import errors
 from omruntime.sequence import FinishReason
 from server.app import Parts, run_server
+from server.http.serve import start_http_server
 from server.settings import Settings
 from server.status import exit_code_of
 from server.text import TextDelta, TextRequest
@@ -77,7 +78,9 @@ def main(mode: str, argv: list[str]) -> int:
         return generator
 
     try:
-        return run_server(settings, Parts(lambda _bundle, _settings: engine, open_generator))
+        start_http = None if settings.http_port is None else start_http_server
+        parts = Parts(lambda _bundle, _settings: engine, open_generator, start_http)
+        return run_server(settings, parts)
     except errors.OmError as error:
         print(f"om-serve: {error}", file=sys.stderr)
         return exit_code_of(error)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -11,12 +13,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import grpc
+import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from omruntime.errors import CallError
 from omruntime.sequence import FinishReason
 from server.client import Client
+from server.client_security import ClientSecurity
+from tests.server.certificates import Authority
+from tests.server.key_files import add_key
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 30
@@ -110,6 +116,67 @@ def test_running_requests_finish_while_new_ones_are_refused(start: Start) -> Non
         process.bundle.with_suffix(".finish").touch()
         assert [d.finish_reason for d in stream] == [FinishReason.STOP]
     assert process.exit_code() == 0
+
+
+def test_the_first_to_see_it_unhealthy_are_still_served(start: Start) -> None:
+    process = start("ready", "--drain-delay-s", "inf")
+    with Client(process.target()) as client:
+        client.wait_ready(LIMIT_S)
+        process.signal()
+        process.wait_health(NOT_SERVING)
+        assert client.generate("x").answers[0].text == "Hi!"
+        assert process.popen.poll() is None
+        # A second one ends the delay.
+        process.signal()
+    assert process.exit_code() == 0
+
+
+def test_keys_and_certificates_hold_for_the_whole_process(start: Start, tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "made")
+    pair = authority.sign("server")
+    keys = tmp_path / "keys.json"
+    add_key(keys, "the-key-itself", "alice")
+    tls = ("--tls-cert", str(pair.cert), "--tls-key", str(pair.key), "--api-keys", str(keys))
+    process = start("ready", "--http-port", "0", "--log-level", "debug", *tls)
+    target = process.target().replace("127.0.0.1", "localhost")
+    security = ClientSecurity(tls_ca=authority.path, api_key="the-key-itself")
+    with Client(target, security) as client:
+        client.wait_ready(LIMIT_S)
+        assert client.generate("the prompt itself").answers[0].text == "Hi!"
+    with (
+        Client(target, ClientSecurity(tls_ca=authority.path, api_key="another")) as client,
+        pytest.raises(CallError, match="not one of this server's"),
+    ):
+        client.generate("the prompt itself")
+    (url,) = re.findall(r"listening url=(https://\S+)", process.log.read_text())
+    reply = httpx.post(
+        f"{url}/v1/completions",
+        json={"prompt": "the prompt itself"},
+        headers={"Authorization": "Bearer the-key-itself"},
+        verify=ssl.create_default_context(cafile=str(authority.path)),
+        trust_env=False,
+    )
+    assert reply.status_code == 200
+    process.signal()
+    assert process.exit_code() == 0
+    log = process.log.read_text()
+    assert log.count("request finished") == 2
+    assert log.count("key=alice") >= 2
+    for secret in ("the prompt itself", "the-key-itself", "another", "Hi!"):
+        assert secret not in log, log
+
+
+@pytest.mark.parametrize("flag", ["--tls-cert", "--api-keys"])
+def test_damaged_files_of_access_are_a_config_error(
+    start: Start, tmp_path: Path, flag: str
+) -> None:
+    damaged = tmp_path / "damaged"
+    damaged.write_text("junk")
+    more = ("--tls-key", str(damaged)) if flag == "--tls-cert" else ()
+    process = start("ready", flag, str(damaged), *more)
+    assert process.exit_code() == 2
+    assert str(damaged) in process.log.read_text().splitlines()[-1]
+    assert not process.port_file.exists()
 
 
 def test_requests_over_the_drain_timeout_are_aborted_with_a_terminal_event(start: Start) -> None:

@@ -19,8 +19,10 @@ from omruntime.sequence import FinishReason
 from omruntime.step import TokenLogprobs
 from server.client_cli import main
 from server.text import ChatMessage, TextDelta
+from tests.server.certificates import Authority
+from tests.server.key_files import add_key
 from tests.server.scored_script import TOKENIZER, Scored, logprob_of, rank_of, scored_server
-from tests.server.wire_fakes import FakeGenerator, FakeServer, end
+from tests.server.wire_fakes import FakeGenerator, FakeServer, end, settings_of
 
 ROOT = Path(__file__).parents[2]
 Capture = pytest.CaptureFixture[str]
@@ -39,6 +41,30 @@ def test_generate_streams_the_text(server: FakeServer, capsys: Capture) -> None:
     assert main(argv) == 0
     assert capsys.readouterr().out == "Hi!\n"
     assert server.generator.requests[0].params.temperature == 0
+
+
+def test_key_and_certificates_come_from_files_or_the_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    authority = Authority(tmp_path / "made")
+    pair, own = authority.sign("server"), authority.sign("client")
+    keys, key_file = tmp_path / "keys.json", tmp_path / "key"
+    add_key(keys, "the-key-itself", "alice")
+    key_file.write_text("the-key-itself\n")
+    tls = {"tls_cert": pair.cert, "tls_key": pair.key, "tls_client_ca": authority.path}
+    with FakeServer(settings_of(**tls, api_keys=keys)) as server:
+        argv = ["generate", "--target", server.target, "--prompt", "x", "--tls-ca"]
+        argv += [str(authority.path), "--tls-cert", str(own.cert), "--tls-key", str(own.key)]
+        assert main([*argv, "--api-key-file", str(key_file)]) == 0
+        monkeypatch.setenv("OMSERVE_API_KEY", "the-key-itself")
+        assert main(argv) == 0
+        assert capsys.readouterr().out == "Hi!\nHi!\n"
+        monkeypatch.setenv("OMSERVE_API_KEY", "another")
+        assert main(argv) == 1
+        assert "UNAUTHENTICATED: " in (err := capsys.readouterr().err)
+        assert "another" not in err
+        assert main([*argv, "--api-key-file", str(tmp_path / "absent")]) == 2
+        assert "cannot read the API key from" in capsys.readouterr().err
 
 
 def test_json_is_one_object_with_everything(server: FakeServer, capsys: Capture) -> None:

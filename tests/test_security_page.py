@@ -1,0 +1,48 @@
+"""docs/security.md says what the programs do."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from omruntime.errors import ConfigError
+from omruntime.retry_pace import LEAST_S, MOST_S, UNKNOWN_S
+from omruntime.settings import EngineSettings
+from server.client_cli import parse_arguments
+from server.grpc_server import MAX_HEADER_BYTES, READY_SERVICE
+from server.http.api_key import OPEN_PATHS
+from server.http.body_limit import READ_TIMEOUT_S
+from server.http.connection import HEADERS_TIMEOUT_S
+from server.keys_command import run_keys
+from server.overload import OVERLOADED_FROM, RECOVERED_BELOW
+from server.settings import list_options
+
+PAGE = (Path(__file__).parents[1] / "docs" / "security.md").read_text(encoding="utf-8")
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
+
+
+def test_every_flag_exists(capsys: pytest.CaptureFixture[str]) -> None:
+    for show in (lambda: run_keys(["add", "--help"], {}), lambda: parse_arguments(["chat", "-h"])):
+        with pytest.raises((SystemExit, ConfigError)):
+            show()
+    known = {option.flag for option in list_options()} | {"--cacert"}
+    known |= set(FLAG.findall(capsys.readouterr().out)) | {"--prompt"}
+    assert set(FLAG.findall(PAGE)) <= known
+
+
+def test_the_figures_are_the_programs() -> None:
+    for words in (
+        f"| {MAX_HEADER_BYTES >> 10} KiB |",
+        f"| {READ_TIMEOUT_S:g} s |",
+        f"| {HEADERS_TIMEOUT_S:g} s |",
+        f"`--max-queued-requests`, {EngineSettings().max_queued_requests} |",
+        f"`--max-queued-tokens`, {EngineSettings().max_queued_tokens:,} |",
+        f"{LEAST_S:g} to {MOST_S:g} s, {UNKNOWN_S:g} s before",
+        f"when {OVERLOADED_FROM:.0%} of".replace("%", " %"),
+        f"until less than {RECOVERED_BELOW:.0%} does".replace("%", " %"),
+        f"the name `{READY_SERVICE}`",
+        *(f"`{path}`" for path in OPEN_PATHS),
+    ):
+        assert words in PAGE, words
