@@ -160,7 +160,7 @@ def with_reference(rng: random.Random) -> Schema:
     }
 
 
-def make_schemas(count: int, seed: int) -> list[Schema]:
+def make_schemas(count: int, seed: int, depth: int = 2) -> list[Schema]:
     """The same ones for the same seed."""
     rng = random.Random(seed)
-    return [with_reference(rng) if i % 10 == 0 else random_schema(rng) for i in range(count)]
+    return [with_reference(rng) if i % 10 == 0 else random_schema(rng, depth) for i in range(count)]
