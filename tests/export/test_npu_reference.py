@@ -118,7 +118,7 @@ def unloadable(name: str) -> object:
 @pytest.mark.parametrize(
     ("import_module", "words"),
     [
-        (absent, r"pip install 'omserve\[npu\]'"),
+        (absent, r"pip install '\.\[npu\]'"),
         (unloadable, "libhccl.so.*set_env.sh"),
         (lambda name: library(available=False), "sees no card"),
     ],
