@@ -65,11 +65,13 @@ def run_in_child(work: Callable[[], int]) -> int:
         _be_child(work)
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        # Its id stays its own until it is reaped, whenever a signal comes.
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     except BaseException:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         raise
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code < 0:
         raise ExportError(_death_note(-code))
     return code
