@@ -211,27 +211,31 @@ class _CallObject:
         self._start: int | None = None
         self._values: dict[str, str] = {}
         self._num_sent = 0
+        self._at = 0
 
     def push(self, text: str, pieces: list[Piece]) -> str:
         """Read up to the end of the object; gives the text behind it."""
-        for position, sign in enumerate(text):
-            self._read(sign)
+        first, self.text = len(self.text), self.text + text
+        rest = ""
+        for at in range(first, len(self.text)):
+            self._at = at
+            self._read(self.text[at])
             if self.is_done:
-                self._send(pieces)
-                return text[position + 1 :]
+                end = self._at + 1
+                self.text, rest = self.text[:end], self.text[end:]
+                break
         self._send(pieces)
-        return ""
+        return rest
 
     def _read(self, sign: str) -> None:
-        self.text += sign
-        if len(self.text) == 1 and sign != "{":
+        if self._at == 0 and sign != "{":
             self.is_done = True
         elif self._in_string:
             self._read_string(sign)
         elif sign == '"':
             self._in_string = True
             if self._depth == 1 and self._start is None:
-                self._start = len(self.text) - 1
+                self._start = self._at
         else:
             self._read_mark(sign)
 
@@ -243,16 +247,16 @@ class _CallObject:
         elif sign == '"':
             self._in_string = False
             if self._depth == 1 and self._key is None and self._start is not None:
-                self._key = _text_of(self.text[self._start :])
+                self._key = _text_of(self.text[self._start : self._at + 1])
                 self._start = None
 
     def _read_mark(self, sign: str) -> None:
         if self._depth == 1 and sign in ",}":
             if self._key is not None and self._start is not None:
-                self._values[self._key] = self.text[self._start : -1].rstrip()
+                self._values[self._key] = self.text[self._start : self._at].rstrip()
             self._key = self._start = None
         elif self._depth == 1 and self._start is None and sign not in ": \n\r\t":
-            self._start = len(self.text) - 1
+            self._start = self._at
         if sign in "{[":
             self._depth += 1
         elif sign in "}]":

@@ -65,6 +65,10 @@ async def plan_tools(body: ChatBody, gateway: Gateway) -> ToolPlan | None:
     if choice == "none":
         return None
     _require_alone(body)
+    if "tools" in (body.chat_template_kwargs or {}):
+        raise FieldError(
+            "chat_template_kwargs", "chat_template_kwargs holds tools beside tools; leave one out"
+        )
     knows_tools, syntax = await _syntax(gateway)
     plain = [tool.model_dump(exclude_unset=True) for tool in body.tools] if knows_tools else None
     is_parallel = body.parallel_tool_calls is not False

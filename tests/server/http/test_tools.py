@@ -204,6 +204,7 @@ def test_calls_in_the_history(arguments: Any) -> None:
         (HERMES, {"tools": [tool("f"), tool("f")]}, "twice"),
         (HERMES, {"tools": [tool("no name")]}, "tools"),
         (HERMES, {"response_format": {"type": "json_object"}}, "response_format"),
+        (HERMES, {"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs"),
         (
             HERMES,
             {
