@@ -15,9 +15,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from omruntime.buckets import Bucket
 from omruntime.engine import Engine
+from omruntime.engine_state import EngineState
 from omruntime.errors import OmError, ShuttingDownError
 from omruntime.limits import EngineLimits, resolve_limits
 from omruntime.manifest import Manifest
@@ -51,10 +53,11 @@ class _Abort:
 
 
 @dataclass(frozen=True, slots=True)
-class _Flush:
-    """`num_blocks` is told how many cached blocks were forgotten."""
+class _Ask:
+    """`answer` is told what `question` gives, between two steps."""
 
-    num_blocks: asyncio.Future[int]
+    question: Callable[[Engine], object]
+    answer: asyncio.Future[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ class _Wake:
     """Does nothing but end the wait for a command."""
 
 
-_Command = _Add | _Abort | _Flush | _Wake
+_Command = _Add | _Abort | _Ask | _Wake
 
 
 class AsyncEngine:
@@ -190,9 +193,20 @@ class AsyncEngine:
         Raises:
             ShuttingDownError: Stopped.
         """
-        num_blocks: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._put(_Flush(num_blocks))
-        return await num_blocks
+        num_blocks: int = await self._ask(Engine.flush_prefix_cache)
+        return num_blocks
+
+    async def inspect(self) -> EngineState:
+        """A look at the engine between two steps.
+
+        Raises:
+            ShuttingDownError: Stopped.
+        """
+        state: EngineState = await self._ask(Engine.inspect)
+        return state
+
+    def log_from(self, level: int) -> None:
+        """Log from a level on: the thread is this process's, so nothing is left to do."""
 
     def drain(self) -> None:
         """Refuse new requests from now on; live ones go on."""
@@ -205,6 +219,11 @@ class AsyncEngine:
         self._commands.put(_Wake())
         if self._thread.is_alive():
             self._thread.join()
+
+    async def _ask(self, question: Callable[[Engine], object]) -> Any:
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._put(_Ask(question, answer))
+        return await answer
 
     def _accept(self, command: _Add) -> None:
         """Tell the caller of `submit`; in its event loop's thread."""
@@ -286,8 +305,8 @@ class AsyncEngine:
                 self._add(engine, command)
             elif isinstance(command, _Abort):
                 self._abort(engine, command)
-            elif isinstance(command, _Flush):
-                resolve(command.num_blocks, engine.flush_prefix_cache())
+            elif isinstance(command, _Ask):
+                resolve(command.answer, command.question(engine))
 
     def _add(self, engine: Engine, command: _Add) -> None:
         try:
@@ -331,8 +350,8 @@ class AsyncEngine:
                 resolve(command.accepted, _shutting_down())
             elif isinstance(command, _Abort) and command.found is not None:
                 resolve(command.found, command.request_id in self._streams)
-            elif isinstance(command, _Flush):
-                resolve(command.num_blocks, _shutting_down())
+            elif isinstance(command, _Ask):
+                resolve(command.answer, _shutting_down())
 
 
 def _shutting_down() -> ShuttingDownError:

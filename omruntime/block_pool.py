@@ -23,6 +23,16 @@ class Retention(IntEnum):
     KEPT = 2
 
 
+class BlockState(IntEnum):
+    """What a block is good for at the moment: the retentions of free blocks, and who holds it."""
+
+    EMPTY = 0
+    CACHED = 1
+    KEPT = 2
+    HELD = 3
+    SHARED = 4
+
+
 class BlockPool:
     """Blocks 1 to `num_blocks - 1`; block 0 is the null block and never handed out.
 
@@ -62,6 +72,20 @@ class BlockPool:
     def num_referenced(self) -> int:
         """Blocks that somebody holds."""
         return self.num_usable - self.num_free
+
+    @property
+    def num_free_cached(self) -> int:
+        """Blocks that nobody holds and whose content can be given out."""
+        return self.num_free - len(self._free[Retention.NOTHING])
+
+    def states(self, max_blocks: int) -> bytes:
+        """The `BlockState` of each block from block 1 on, at most so many."""
+        counts = self._reference_counts[1 : max_blocks + 1]
+        kept = self._retentions[1 : max_blocks + 1]
+        return bytes(
+            retention if not count else BlockState.HELD if count == 1 else BlockState.SHARED
+            for count, retention in zip(counts, kept, strict=True)
+        )
 
     def reference_count(self, block_id: int) -> int:
         """How often a block is held; 0 when free."""

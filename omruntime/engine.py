@@ -17,12 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omruntime.block_pool import NULL_BLOCK, BlockPool
-from omruntime.buckets import Bucket
+from omruntime.bucket_use import BucketUse
+from omruntime.buckets import Bucket, Phase
 from omruntime.bundle_files import check_files
 from omruntime.cost_file import CostFile, CostKey
 from omruntime.cost_table import CostTable
 from omruntime.device import Device, MemoryItem, open_device
 from omruntime.device.faults import with_faults
+from omruntime.engine_state import (
+    MAX_LISTED_SEQUENCES,
+    MAX_MAPPED_BLOCKS,
+    EngineState,
+    list_sequences,
+)
 from omruntime.errors import (
     BundleError,
     DeviceError,
@@ -108,7 +115,9 @@ class Engine:
         self._executor = GraphExecutor(device, manifest, bundle, self._kv_cache, self.profiler)
         self._grammars = GrammarCache(lambda: open_compiler(bundle, manifest.model))
         self._check_every = settings.check_invariants_every
-        self._num_steps = self._num_computed_tokens = self._num_step_places = 0
+        self._use = BucketUse(self._buckets)
+        self._warm_up_s = 0.0
+        self._num_steps = 0
         self._device_error: str | None = None
         self._deltas = StepDeltas()
         # Why nothing may touch the device any more; None while all is well.
@@ -139,9 +148,16 @@ class Engine:
         buckets = tuple(bucket for bucket in self._executor.buckets if bucket in self._costs)
         if budget_s is not None:
             buckets = runs_within(buckets, self._costs, budget_s)
-        if warm_up(self._executor.time_run, buckets, self._costs, progress):
+        start = time.monotonic()
+        if warm_up(self._time_run, buckets, self._costs, progress):
             self._cost_file.save(self._costs)
         self._sampler.warm_up()
+        self._warm_up_s = time.monotonic() - start
+
+    def _time_run(self, bucket: Bucket) -> float:
+        seconds = self._executor.time_run(bucket)
+        self._use.warmed(bucket, seconds)
+        return seconds
 
     def require_fits(self, request: Request) -> None:
         """Check that a request could run if it were alone.
@@ -246,8 +262,8 @@ class Engine:
 
     def _run(self, plan: StepPlan) -> list[EngineOutput]:
         start = time.perf_counter()
-        self._num_computed_tokens += sum(row.num_tokens for row in plan.rows)
-        self._num_step_places += plan.bucket.batch * plan.bucket.tokens
+        num_tokens = sum(row.num_tokens for row in plan.rows)
+        self._use.ran(plan.bucket, len(plan.rows), num_tokens)
         try:
             logits = self._executor.run(plan)
             self._costs.refine(plan.bucket, time.perf_counter() - start)
@@ -309,6 +325,7 @@ class Engine:
             num_preemptions=scheduler.num_preemptions,
             num_prefix_hit_tokens=scheduler.num_prefix_hit_tokens,
             num_finished=dict(self._deltas.num_finished),
+            num_free_cached_blocks=self._pool.num_free_cached,
         )
 
     def counters(self) -> EngineCounters:
@@ -318,8 +335,23 @@ class Engine:
             self._num_steps,
             self._scheduler.num_quarantined,
             cache,
-            self._num_computed_tokens,
-            self._num_step_places,
+            sum(self._use.num_tokens.values()),
+            self._use.num_places,
+            self._use.num_tokens[Phase.PREFILL],
+            self._deltas.num_generated_tokens,
+            self._use.num_switches,
+        )
+
+    def inspect(self) -> EngineState:
+        """A look at everything that operators may want to see; takes about a millisecond."""
+        sequences = self._scheduler.sequences()
+        return EngineState(
+            num_sequences=len(sequences),
+            sequences=list_sequences(sequences[:MAX_LISTED_SEQUENCES], time.monotonic()),
+            buckets=self._use.reports(self._costs),
+            block_states=self._pool.states(MAX_MAPPED_BLOCKS),
+            warm_up_s=self._warm_up_s,
+            switch_s=self._costs.switch_s,
         )
 
     def flush_prefix_cache(self) -> int:

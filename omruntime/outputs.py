@@ -57,6 +57,8 @@ class EngineLoad:
         num_cached_blocks: Blocks, held or free, whose content the prefix cache can give out.
         num_total_blocks: Blocks that can be handed out.
         num_finished: Requests ended since start, by `FinishReason` value.
+        num_free_cached_blocks: Blocks that nobody holds and whose content the prefix cache can
+            give out; what is neither held nor of these is empty.
     """
 
     num_running: int
@@ -68,6 +70,7 @@ class EngineLoad:
     num_preemptions: int
     num_prefix_hit_tokens: int
     num_finished: dict[str, int]
+    num_free_cached_blocks: int = 0
 
     @staticmethod
     def idle(num_total_blocks: int) -> EngineLoad:
@@ -84,6 +87,10 @@ class EngineCounters:
         num_computed_tokens: Tokens that the rows of all steps have computed.
         num_step_places: Tokens that the buckets of those steps had places for; what is more
             than computed was padding.
+        num_prefill_tokens: Tokens of prompts, and of what was preempted, that prefill steps
+            have computed.
+        num_generated_tokens: Tokens of answers.
+        num_bucket_switches: Steps that ran another bucket than the step before.
     """
 
     num_steps: int
@@ -91,6 +98,9 @@ class EngineCounters:
     prefix_cache: PrefixCacheCounters
     num_computed_tokens: int = 0
     num_step_places: int = 0
+    num_prefill_tokens: int = 0
+    num_generated_tokens: int = 0
+    num_bucket_switches: int = 0
 
     @staticmethod
     def none() -> EngineCounters:

@@ -129,6 +129,10 @@ class Scheduler:
         """See `Admission.require_runnable`."""
         self._admission.require_runnable(request)
 
+    def sequences(self) -> list[Sequence]:
+        """All live sequences: those that run, then those that wait, in turn."""
+        return [*self._running.values(), *self._waiting]
+
     def live_request_ids(self) -> tuple[str, ...]:
         """The ids of all requests that have not finished."""
         return tuple(self._lifecycle.live)

@@ -26,10 +26,12 @@ class StepDeltas:
 
     Attributes:
         num_finished: Requests ended since start, by `FinishReason` value.
+        num_generated_tokens: Tokens of answers since start.
     """
 
     def __init__(self) -> None:
         self.num_finished = {reason.value: 0 for reason in FinishReason}
+        self.num_generated_tokens = 0
 
     def of_step(self, plan: StepPlan, results: Rows[RowResult]) -> list[EngineOutput]:
         """What a step that was taken over brought, one entry for each sequence with news."""
@@ -40,6 +42,7 @@ class StepDeltas:
         outputs: list[EngineOutput] = []
         for sequence, own in by_sequence.items():
             delta, error = _news(own)
+            self.num_generated_tokens += len(delta.token_ids)
             if delta.token_ids and sequence.first_token_at is None:
                 sequence.first_token_at = now
             if sequence.finish_reason is not None:

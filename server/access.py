@@ -16,10 +16,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a port asks of its clients; None: nothing."""
+    """What a port asks of its clients; None: nothing.
+
+    Attributes:
+        is_steering_open: Whether callers without keys may steer the server, see `steering.py`.
+    """
 
     tls: ServerTls | None = None
     keys: ApiKeys | None = None
+    is_steering_open: bool = True
 
 
 OPEN_ACCESS = Access()
@@ -38,7 +43,8 @@ def open_access(settings: Settings, lifecycle: Lifecycle) -> Access:
         lifecycle.entry = limits.running
         lifecycle.observers.append(limits)
     _warn(settings, keys)
-    return Access(open_tls(settings), keys)
+    is_steering_open = is_loopback(settings.host) or settings.tls_client_ca is not None
+    return Access(open_tls(settings), keys, is_steering_open)
 
 
 def _warn(settings: Settings, keys: ApiKeys | None) -> None:

@@ -43,9 +43,7 @@ async def terminated_deltas(
             async with aclosing(generator.stream(own)) as deltas:
                 async for delta in deltas:
                     accepted = True
-                    if delta.error:
-                        delta = replace(delta, error=without_paths(delta.error))
-                    tally.count(delta)
+                    delta = _taken(delta, tally, observer)
                     if tally.is_complete:
                         break
                     yield delta
@@ -67,6 +65,16 @@ async def terminated_deltas(
         if accepted:
             log_finished(tally)
             observer.finished(tally)
+
+
+def _taken(delta: TextDelta, tally: RequestTally, observer: RequestObserver) -> TextDelta:
+    """A delta as its reader gets it, counted."""
+    if delta.error:
+        delta = replace(delta, error=without_paths(delta.error))
+    arrival = tally.count(delta)
+    if arrival is not None:
+        observer.arrived(arrival)
+    return delta
 
 
 async def final_deltas(deltas: AsyncIterable[TextDelta]) -> AsyncGenerator[TextDelta, None]:

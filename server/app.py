@@ -19,6 +19,7 @@ from omruntime.errors import ConfigError
 from omruntime.limits import longest_sequence
 from omruntime.settings import MIB, EngineSettings
 from server.access import Access, open_access
+from server.draining import refuse_new
 from server.grpc_server import start_grpc_server
 from server.lifecycle import Lifecycle
 from server.loading import start_engine, stop_engine
@@ -129,15 +130,7 @@ async def _drain(
     settings: Settings, lifecycle: Lifecycle, engine: EngineLike, hurry: asyncio.Event
 ) -> bool:
     """Let running requests finish; abort them at the time limit or when `hurry` is set."""
-    lifecycle.announce_draining()
-    # At least once around the loop, which publishes the health, before anything is refused.
-    logger.info("unhealthy, refusing follows delay_s=%g", settings.drain_delay_s)
-    with suppress(TimeoutError):
-        async with asyncio.timeout(settings.drain_delay_s):
-            await hurry.wait()
-    lifecycle.begin_draining()
-    engine.drain()
-    logger.info("draining num_running=%d", lifecycle.num_running)
+    await refuse_new(lifecycle, engine, settings.drain_delay_s, hurry)
     idle = asyncio.create_task(lifecycle.wait_idle())
     hurried = asyncio.create_task(hurry.wait())
     await asyncio.wait(

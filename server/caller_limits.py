@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from omruntime.errors import ForbiddenError, OmError, RateLimitedError
 from server.callers import Caller, caller_var
-from server.request_tally import RequestTally
+from server.request_tally import Arrival, RequestTally
 
 MINUTE_S = 60.0
 # When one of a caller's own requests will end is not known; a short answer takes about so long.
@@ -77,6 +77,9 @@ class CallerLimits:
             yield
         finally:
             use.num_running -= 1
+
+    def arrived(self, arrival: Arrival) -> None:
+        """Tokens count when their request is over."""
 
     def finished(self, tally: RequestTally) -> None:
         """Count the tokens of a request that is over."""

@@ -27,6 +27,8 @@ class Caller:
         requests_per_minute: Requests that may begin.
         tokens_per_minute: Tokens of prompts and answers, counted when a request ends, so the
             requests that run when it is reached still finish.
+        operator: Whether it may steer the server and look at everybody's requests, see
+            `steering.py`.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Caller:
     max_concurrent_requests: int | None = None
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
+    operator: bool = False
 
 
 caller_var: ContextVar[Caller | None] = ContextVar("caller", default=None)

@@ -38,6 +38,7 @@ from server.client_messages import (
     translated_errors,
 )
 from server.client_security import ClientSecurity
+from server.control_calls import ControlCalls
 from server.grpc_messages import delta_from
 from server.pb import control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc
 from server.text import ChatMessage, TextDelta
@@ -217,6 +218,11 @@ class Client:
         """
         with translated_errors(self.target):
             self._stubs.control.Abort(control_pb2.AbortRequest(request_id=request_id))
+
+    @property
+    def control(self) -> ControlCalls:
+        """The calls that look at the server's inside and steer it."""
+        return ControlCalls(self._stubs.control, self.target)
 
     def wait_ready(self, timeout_s: float) -> None:
         """Return when the server takes requests; it need not run yet.

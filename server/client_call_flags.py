@@ -13,14 +13,19 @@ from server.client_security import KEY_VARIABLE, ClientSecurity, read_api_key
 from server.text import OutputOptions
 
 
-def add_call_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that every call has."""
+def add_connection_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say where to, and how safely."""
     parser.add_argument(
         "--target",
         default="localhost:50051",
         help="host:port, [ipv6]:port or unix:path (default: %(default)s)",
     )
     _add_security_flags(parser)
+
+
+def add_call_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that every call for an answer has."""
+    add_connection_flags(parser)
     parser.add_argument("--model", help="served name; default: the served model")
     parser.add_argument("--request-id", help="default: one is made")
     parser.add_argument("--cache-salt", default="", help="share cached prompts with equal salts")

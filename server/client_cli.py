@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 import io
 import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import NoReturn
 
 from omruntime.errors import CallError, OmError, RequestError
 from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import FinishReason
 from server.chat_session import ChatSession
 from server.client_call_flags import add_call_flags, call_options_of, security_of
+from server.client_control import CONTROL_COMMANDS, add_control_commands, run_control
 from server.client_messages import Generation, Prompt
 from server.client_options import add_sampling_flags, parse_token_ids, sampling_params_of
+from server.client_parser import ClientParser, Commands
 from server.status import exit_code_of
 from server.terminal_client import TerminalClient
 from server.text import ChatMessage, TextDelta
@@ -58,20 +58,9 @@ def _fail(error: OmError) -> int:
     return exit_code_of(error)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"om-client: {message}; {self.prog} --help lists all flags\n")
-
-    def refuse_unknown(self, rest: Sequence[str]) -> NoReturn:
-        """End with 2, naming what nobody reads and the nearest flag."""
-        near = difflib.get_close_matches(rest[0], self._option_string_actions, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        self.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
-
-
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     """Read the command line; ends the process with 2 on wrong usage."""
-    parser = _Parser(prog="om-client", description=__doc__, epilog=_EPILOG, allow_abbrev=False)
+    parser = ClientParser(prog="om-client", description=__doc__, epilog=_EPILOG, allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
     generate = commands.add_parser(
         "generate", help="answer one prompt", epilog=_EPILOG, allow_abbrev=False
@@ -94,13 +83,14 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     )
     chat.add_argument("--system", metavar="TEXT", help="system message before the first turn")
     score = _add_score(commands)
+    control = add_control_commands(commands, _EPILOG)
     for command in (generate, chat, score):
         add_call_flags(command)
     for command in (generate, chat):
         add_sampling_flags(command)
     arguments, rest = parser.parse_known_args(argv)
     if rest:
-        found = {"generate": generate, "chat": chat, "score": score}
+        found = {"generate": generate, "chat": chat, "score": score, **control}
         found[arguments.command].refuse_unknown(rest)
     return arguments
 
@@ -120,7 +110,7 @@ def _add_prompt_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_score(commands: argparse._SubParsersAction[_Parser]) -> _Parser:
+def _add_score(commands: Commands) -> ClientParser:
     score = commands.add_parser(
         "score",
         help="say how likely continuations of a prompt are",
@@ -164,6 +154,8 @@ def _add_score(commands: argparse._SubParsersAction[_Parser]) -> _Parser:
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.command == "score":
         return _run_score(arguments)
+    if arguments.command in CONTROL_COMMANDS:
+        return run_control(arguments, os.environ)
     params = sampling_params_of(arguments)
     if arguments.command == "chat" and params.n > 1:
         raise RequestError(f"n is {params.n}, but a chat has one answer a turn; leave --n out")

@@ -116,6 +116,14 @@ class TextGenerator:
         self._cancel(live)
         return True
 
+    def abort_all(self, tenant: str | None = None) -> int:
+        """End all live requests soon, of one tenant or of any; how many.
+
+        Those that were ended before, and are not over yet, do not count again.
+        """
+        ids = [request_id for request_id, live in self._live.items() if not live.aborted]
+        return sum(self.abort(request_id, tenant) for request_id in ids)
+
     async def encoded(self, request: TextRequest) -> TextRequest:
         """The same request as token ids, all checks done.
 

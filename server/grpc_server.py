@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha import reflection
 from omruntime.errors import ConfigError
 from server.access import OPEN_ACCESS, Access
 from server.auth_interceptor import ApiKeyInterceptor
-from server.control_service import GrpcControlService
+from server.control_service import Controlled, GrpcControlService
 from server.dialects.names import DIALECT_NAMES
 from server.dialects.registration import add_dialects, reflection_pool
 from server.grpc_service import GrpcInferenceService
@@ -120,7 +120,7 @@ async def start_grpc_server(
         GrpcInferenceService(lifecycle, model, settings.slow_reader_timeout_s), server
     )
     control_pb2_grpc.add_ControlServiceServicer_to_server(  # type: ignore[no-untyped-call]
-        GrpcControlService(lifecycle, engine, settings, model), server
+        GrpcControlService(Controlled(settings, lifecycle, engine, access), model), server
     )
     add_dialects(server, (lifecycle, engine), model, settings.slow_reader_timeout_s)
     servicer = health.aio.HealthServicer()

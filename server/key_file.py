@@ -34,7 +34,7 @@ KEY_PREFIX = "omserve-"
 _NAME = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
 _HASH = re.compile(r"[0-9a-f]{64}")
 _LIMITS = ("max_concurrent_requests", "requests_per_minute", "tokens_per_minute")
-_FIELDS = ("name", "sha256", "tenant", "tenant_weight", *_LIMITS)
+_FIELDS = ("name", "sha256", "tenant", "tenant_weight", *_LIMITS, "operator")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +140,13 @@ def caller_from(where: str, fields: Mapping[str, Any]) -> Caller:
         raise ConfigError(f"{where}: tenant_weight is {weight!r}, wanted a number above 0")
     for field in _LIMITS:
         _require_limit(where, field, fields.get(field))
+    operator = fields.get("operator", False)
+    if not isinstance(operator, bool):
+        raise ConfigError(f"{where}: operator is {operator!r}, wanted true or false")
     assert isinstance(name, str), "checked above"
     assert isinstance(tenant, str), "checked above"
-    return Caller(name, tenant, float(weight), *(fields.get(field) for field in _LIMITS))
+    limits = {field: fields.get(field) for field in _LIMITS}
+    return Caller(name, tenant, float(weight), **limits, operator=operator)
 
 
 def _require_limit(where: str, field: str, value: object) -> None:
@@ -172,7 +176,8 @@ def _entry(path: Path, number: int, item: object) -> KeyEntry:
 
 
 def _plain(entry: KeyEntry) -> dict[str, object]:
-    """What is default is left out."""
+    """Without the limits and the right that it does not have."""
     caller = dataclasses.asdict(entry.caller)
     plain = {"name": caller.pop("name"), "sha256": entry.sha256.hex(), **caller}
-    return {field: value for field, value in plain.items() if value is not None}
+    # By identity: a limit may be 0.
+    return {f: value for f, value in plain.items() if value is not None and value is not False}

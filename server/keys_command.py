@@ -70,6 +70,11 @@ def _parser() -> argparse.ArgumentParser:
         ("--tokens-per-minute", "tokens of prompts and answers in a minute"),
     ):
         add.add_argument(flag, type=int, help=f"{what}; default: no limit")
+    add.add_argument(
+        "--operator",
+        action="store_true",
+        help="may drain, flush, dump, set the log level, and abort and see all requests",
+    )
     listing = commands.add_parser("list", help="show all keys' names, tenants and limits")
     remove = commands.add_parser("remove", help="withdraw a key")
     remove.add_argument("name")
@@ -109,7 +114,9 @@ def _line(caller: Caller) -> str:
         for name in ("max_concurrent_requests", "requests_per_minute", "tokens_per_minute")
         if (value := getattr(caller, name)) is not None
     )
-    return f"{caller.name} tenant={caller.tenant} tenant_weight={caller.tenant_weight:g}{limits}"
+    right = " operator" if caller.operator else ""
+    weight = f"tenant_weight={caller.tenant_weight:g}"
+    return f"{caller.name} tenant={caller.tenant} {weight}{limits}{right}"
 
 
 @contextlib.contextmanager

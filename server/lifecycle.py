@@ -14,7 +14,8 @@ from enum import Enum
 
 from omruntime.errors import NotReadyError, OmError, ShuttingDownError
 from server.redaction import without_paths
-from server.request_tally import RequestTally
+from server.request_counts import RequestCounts
+from server.request_tally import Arrival, RequestTally
 from server.seams import RequestObserver, TextGeneratorLike
 
 
@@ -33,7 +34,8 @@ class Lifecycle:
     Attributes:
         detail: One line for humans: the stage of loading, or the device error.
         listeners: Called with the state after each change of it, or of `is_overloaded`.
-        observers: Told of every request that ended or was refused.
+        counts: Of all requests since start.
+        observers: Told of every request that ended or was refused, and of its tokens.
         entry: Entered by every request for as long as it runs; may refuse it.
         is_overloaded: Whether new requests had better go elsewhere; they are taken all the same.
     """
@@ -42,7 +44,8 @@ class Lifecycle:
         self.state = ServerState.LOADING
         self.detail = "starting"
         self.listeners: list[Callable[[ServerState], None]] = []
-        self.observers: list[RequestObserver] = []
+        self.counts = RequestCounts()
+        self.observers: list[RequestObserver] = [self.counts]
         self.entry: Callable[[], AbstractContextManager[None]] = nullcontext
         self.is_overloaded = False
         self._generator: TextGeneratorLike | None = None
@@ -74,6 +77,11 @@ class Lifecycle:
             self.is_overloaded = is_overloaded
             self._tell_listeners()
 
+    @property
+    def is_refusing(self) -> bool:
+        """Whether new requests are refused, as the server drains."""
+        return self._refuses
+
     def announce_draining(self) -> None:
         """Turn unhealthy, and still take requests: who sends them learns of it a little later."""
         self._enter(ServerState.DRAINING, "shutting down")
@@ -101,6 +109,11 @@ class Lifecycle:
     def _tell_listeners(self) -> None:
         for listener in self.listeners:
             listener(self.state)
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the engine has come up."""
+        return self._generator is not None
 
     def require_loaded(self) -> TextGeneratorLike:
         """The text generator, also while draining.
@@ -136,6 +149,11 @@ class Lifecycle:
         """Tell the observers of a request that is over."""
         for observer in self.observers:
             observer.finished(tally)
+
+    def arrived(self, arrival: Arrival) -> None:
+        """Tell the observers of tokens that reached their reader."""
+        for observer in self.observers:
+            observer.arrived(arrival)
 
     def refused(self, error: OmError) -> None:
         """Tell the observers of a request that was not taken."""

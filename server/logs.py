@@ -55,6 +55,16 @@ def set_up_logging(level: str, stream: TextIO | None = None) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
+def log_level() -> str:
+    """The level in force, one of `LEVELS`."""
+    return logging.getLevelName(logging.getLogger().getEffectiveLevel()).lower()
+
+
+def set_log_level(level: str) -> None:
+    """Log from another level on."""
+    logging.getLogger().setLevel(level.upper())
+
+
 def log_finished(tally: RequestTally) -> None:
     """Log the end of a request at INFO, one line; the request id comes from the context.
 

@@ -9,38 +9,50 @@ from omruntime.sequence import FinishReason
 from server.text import TextDelta
 
 
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """New tokens of one answer reached its reader.
+
+    Attributes:
+        is_first: Whether they are its first.
+        seconds: Since the request came, or since the answer's tokens before.
+    """
+
+    is_first: bool
+    seconds: float
+
+
 @dataclass(slots=True)
 class RequestTally:
-    """Counts over the deltas that a reader took.
+    """Counts over the deltas that a reader took; begins when the request comes.
 
     Attributes:
         num_answers: How many answers were asked for.
         ends: The terminal delta of each answer that has ended, by index.
         num_prompt_tokens: 0 until the first delta.
-        gaps_s: Seconds between two deltas of one answer with tokens, as the reader saw them.
     """
 
     num_answers: int
     ends: dict[int, TextDelta] = field(default_factory=dict)
     num_prompt_tokens: int = 0
-    gaps_s: list[float] = field(default_factory=list)
+    _began_at: float = field(default_factory=time.monotonic)
     _taken_at: dict[int, float] = field(default_factory=dict)
     _num_taken: dict[int, int] = field(default_factory=dict)
 
-    def count(self, delta: TextDelta) -> None:
-        """Take over one delta."""
+    def count(self, delta: TextDelta) -> Arrival | None:
+        """Take over one delta; says how long its tokens took, when it has any."""
         self.num_prompt_tokens = max(self.num_prompt_tokens, delta.num_prompt_tokens)
         self._num_taken[delta.index] = self._num_taken.get(delta.index, 0) + len(delta.token_ids)
-        if delta.token_ids:
-            self._count_gap(delta.index)
         if delta.finish_reason is not None:
             self.ends[delta.index] = delta
+        return self._arrival(delta.index) if delta.token_ids else None
 
-    def _count_gap(self, index: int) -> None:
+    def _arrival(self, index: int) -> Arrival:
         now = time.monotonic()
-        if index in self._taken_at:
-            self.gaps_s.append(now - self._taken_at[index])
+        is_first = index not in self._taken_at
+        seconds = now - self._taken_at.get(index, self._began_at)
         self._taken_at[index] = now
+        return Arrival(is_first, seconds)
 
     @property
     def is_complete(self) -> bool:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from omruntime.engine_state import EngineState
 from omruntime.errors import OmError
 from omruntime.limits import EngineLimits
 from omruntime.manifest import Manifest
-from omruntime.outputs import EngineLoad, TokenDelta
+from omruntime.outputs import EngineCounters, EngineLoad, TokenDelta
 from omruntime.sequence import FinishReason, Request
-from server.request_tally import RequestTally
+from server.request_tally import Arrival, RequestTally
 from server.text import ChatMessage, TextDelta, TextRequest
 
 
@@ -46,6 +47,9 @@ class TextGeneratorLike(Protocol):
 
     def abort(self, request_id: str, tenant: str | None = None) -> bool:
         """End a live request soon, of one tenant or of any; False when there is none."""
+
+    def abort_all(self, tenant: str | None = None) -> int:
+        """End all live requests soon, of one tenant or of any; how many."""
 
 
 class TokenEngine(Protocol):
@@ -83,6 +87,28 @@ class EngineLike(TokenEngine, Protocol):
     def load(self) -> EngineLoad:
         """What the engine held after its last step; from any thread."""
 
+    def counters(self) -> EngineCounters:
+        """What had happened until the last step; from any thread."""
+
+    async def inspect(self) -> EngineState:
+        """A look at the engine between two steps.
+
+        Raises:
+            OmError: There is no engine to ask, at the moment or any more.
+        """
+        ...
+
+    async def flush_prefix_cache(self) -> int:
+        """Forget all cached beginnings and say how many blocks; running requests go on.
+
+        Raises:
+            OmError: There is no engine to ask, at the moment or any more.
+        """
+        ...
+
+    def log_from(self, level: int) -> None:
+        """Have a device process, if there is one, log from a level on as well."""
+
     def drain(self) -> None:
         """Refuse new requests; live ones go on."""
 
@@ -92,6 +118,9 @@ class EngineLike(TokenEngine, Protocol):
 
 class RequestObserver(Protocol):
     """Whoever counts requests; called from the event loop, so it must be quick."""
+
+    def arrived(self, arrival: Arrival) -> None:
+        """Tokens of an answer reached its reader."""
 
     def finished(self, tally: RequestTally) -> None:
         """A request that was accepted is over."""

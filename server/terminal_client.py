@@ -50,23 +50,24 @@ class TerminalClient:
 
     def generate(self, prompt: Prompt, params: SamplingParams, options: CallOptions) -> Generation:
         """As `Client.generate`."""
-        (generation,) = self._in_worker(lambda c: [c.generate(prompt, params, options)])
+        (generation,) = self.in_worker(lambda c: [c.generate(prompt, params, options)])
         return generation
 
     def stream(
         self, prompt: Prompt, params: SamplingParams, options: CallOptions
     ) -> Iterator[TextDelta]:
         """As `Client.stream`."""
-        return self._in_worker(lambda c: c.stream(prompt, params, options))
+        return self.in_worker(lambda c: c.stream(prompt, params, options))
 
     def score(
         self, prompt: Prompt, continuations: Continuations, top: int, options: CallOptions
     ) -> Scores:
         """As `Client.score`."""
-        (scores,) = self._in_worker(lambda c: [c.score(prompt, continuations, top, options)])
+        (scores,) = self.in_worker(lambda c: [c.score(prompt, continuations, top, options)])
         return scores
 
-    def _in_worker(self, call: Callable[[Client], Iterable[T]]) -> Iterator[T]:
+    def in_worker(self, call: Callable[[Client], Iterable[T]]) -> Iterator[T]:
+        """What a call gives, made in another thread; leaving early cancels it."""
         items: queue.SimpleQueue[T | _End] = queue.SimpleQueue()
         client = Client(self._target, self._security)
         threading.Thread(target=_pump, args=(call, client, items), daemon=True).start()

@@ -44,12 +44,13 @@ RANKS = (
     {"buckets", "settings", "field_types", "owner_process", "row_workspace"},
     {"manifest", "cost_table", "scheduling", "constraint"},
     {"token_matcher"},
-    {"sampling_params", "grammar", "bundle_files", "limits", "cost_file", "switching", "warm_up"},
+    {"sampling_params", "grammar", "bundle_files", "limits", "cost_file", "switching", "warm_up"}
+    | {"bucket_use"},
     {"device", "block_pool", "sequence", "seeds", "draw", "pinned", "reach"},
     {"step", "logits", "kv_layout", "prefix_cache", "finish", "waiting_queue", "tenants"}
     | {"expiry", "output_lengths", "shared_prefill", "row_threads"},
     {"outputs", "sampler", "inputs", "row_choice", "step_blocks", "invariants"}
-    | {"kv_cache", "memory_budget"},
+    | {"kv_cache", "memory_budget", "engine_state"},
     {"admission", "phase_policy", "input_arena"},
     {"lifecycle"},
     {"entrance"},
@@ -102,6 +103,7 @@ PRINTING = {
     "omruntime.simulate.__main__",
     "server.cli",
     "server.client_cli",
+    "server.client_control",
     "server.keys_command",
     "server.chat_session",
 }

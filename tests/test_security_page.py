@@ -15,7 +15,9 @@ from server.grpc_server import MAX_HEADER_BYTES, READY_SERVICE
 from server.http.api_key import OPEN_PATHS
 from server.http.body_limit import READ_TIMEOUT_S
 from server.http.connection import HEADERS_TIMEOUT_S
+from server.inspector import MIN_INTERVAL_S
 from server.keys_command import run_keys
+from server.load_watch import MAX_WATCHERS
 from server.overload import OVERLOADED_FROM, RECOVERED_BELOW
 from server.settings import list_options
 
@@ -43,6 +45,8 @@ def test_the_figures_are_the_programs() -> None:
         f"when {OVERLOADED_FROM:.0%} of".replace("%", " %"),
         f"until less than {RECOVERED_BELOW:.0%} does".replace("%", " %"),
         f"the name `{READY_SERVICE}`",
+        f"| those who watch the load | {MAX_WATCHERS} |",
+        f"| how often they are told | every {MIN_INTERVAL_S:g} s |",
         *(f"`{path}`" for path in OPEN_PATHS),
     ):
         assert words in PAGE, words

@@ -62,10 +62,9 @@ def _sum_counters(first: EngineCounters, second: EngineCounters) -> EngineCounte
     caches = first.prefix_cache, second.prefix_cache
     names = [field.name for field in fields(PrefixCacheCounters)]
     sums = {name: sum(getattr(cache, name) for cache in caches) for name in names}
-    return EngineCounters(
-        first.num_steps + second.num_steps,
-        first.num_quarantined + second.num_quarantined,
-        PrefixCacheCounters(**sums),
-        first.num_computed_tokens + second.num_computed_tokens,
-        first.num_step_places + second.num_step_places,
-    )
+    counts = {
+        field.name: getattr(first, field.name) + getattr(second, field.name)
+        for field in fields(EngineCounters)
+        if field.name != "prefix_cache"
+    }
+    return EngineCounters(prefix_cache=PrefixCacheCounters(**sums), **counts)

@@ -8,15 +8,16 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from omruntime.engine import Engine
+from omruntime.engine_state import EngineState
 from omruntime.errors import OmError
 from omruntime.outputs import TokenDelta
 from omruntime.step_deltas import EngineOutput
 from omruntime.token_matcher import Grammar
 from omruntime.worker.messages import (
     Answer,
+    Ask,
     Cancel,
     CarriedError,
-    Flush,
     Report,
     Stop,
     Submit,
@@ -47,7 +48,7 @@ class EngineLoop:
         self._tickets: dict[str, int] = {}
         self._answers: list[Answer] = []
         self._deltas: list[tuple[int, TokenDelta]] = []
-        self._flushed: list[tuple[int, int]] = []
+        self._replies: list[tuple[int, int | EngineState]] = []
         self._is_stopped = False
 
     def run(self) -> None:
@@ -60,7 +61,7 @@ class EngineLoop:
             self._take_commands()
             if self._is_stopped:
                 return
-            if self._answers or self._deltas or self._flushed:
+            if self._answers or self._deltas or self._replies:
                 self._report([])
             self._report(self._engine.step())
 
@@ -85,8 +86,9 @@ class EngineLoop:
                 aborted = self._engine.abort(command.request_id, command.reason)
                 if aborted is not None:
                     self._deltas.append(self._ticketed(aborted))
-            elif isinstance(command, Flush):
-                self._flushed.append((command.ticket, self._engine.flush_prefix_cache()))
+            elif isinstance(command, Ask):
+                reply = getattr(self._engine, command.question.value)()
+                self._replies.append((command.ticket, reply))
             elif isinstance(command, Stop):
                 self._is_stopped = True
                 return
@@ -124,10 +126,10 @@ class EngineLoop:
             answers=tuple(self._answers),
             tokens=tuple(tokens),
             deltas=tuple(self._deltas),
-            flushed=tuple(self._flushed),
+            replies=tuple(self._replies),
             device_error=self._engine.take_device_error() or "",
         )
-        self._answers, self._deltas, self._flushed = [], [], []
+        self._answers, self._deltas, self._replies = [], [], []
         self._send(report)
 
     def _ticketed(self, output: EngineOutput) -> tuple[int, TokenDelta]:

@@ -7,9 +7,11 @@ one submitted request: ids may be used again at once, tickets never are.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 from omruntime import errors
+from omruntime.engine_state import EngineState
 from omruntime.errors import DeviceError, OmError
 from omruntime.outputs import EngineCounters, EngineLoad, TokenDelta
 from omruntime.sequence import FinishReason, Request
@@ -90,11 +92,26 @@ class Cancel:
     reason: FinishReason
 
 
+class Question(Enum):
+    """What the engine can be asked between two steps: the name of the method that answers."""
+
+    FLUSH = "flush_prefix_cache"
+    INSPECT = "inspect"
+
+
 @dataclass(frozen=True, slots=True)
-class Flush:
-    """Forget all cached beginnings; answered by `Report.flushed`."""
+class Ask:
+    """Ask the engine something; answered by `Report.replies`."""
 
     ticket: int
+    question: Question
+
+
+@dataclass(frozen=True, slots=True)
+class LogFrom:
+    """Log from a level on; taken at once, also during a step."""
+
+    level: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +176,7 @@ class Report:
             and a pair costs a tenth of a `TokenDelta` to send.
         deltas: (ticket, delta) of the others, at most one for each ticket.
         is_busy: Whether a step begins after this message.
-        flushed: (ticket, blocks forgotten) of every `Flush`.
+        replies: (ticket, what was answered) of every `Ask`.
         device_error: Why the step failed; empty when it did not.
     """
 
@@ -169,9 +186,9 @@ class Report:
     answers: tuple[Answer, ...] = ()
     tokens: tuple[tuple[int, int], ...] = ()
     deltas: tuple[tuple[int, TokenDelta], ...] = ()
-    flushed: tuple[tuple[int, int], ...] = ()
+    replies: tuple[tuple[int, int | EngineState], ...] = ()
     device_error: str = ""
 
 
-ToWorker = Start | Submit | Cancel | Flush | Stop
+ToWorker = Start | Submit | Cancel | Ask | LogFrom | Stop
 FromWorker = LogLine | Progress | Ready | LoadFailed | Report

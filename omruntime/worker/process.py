@@ -28,6 +28,7 @@ from omruntime.worker.log_lines import send_logs
 from omruntime.worker.messages import (
     CarriedError,
     LoadFailed,
+    LogFrom,
     Progress,
     Ready,
     Start,
@@ -129,6 +130,9 @@ class DeviceProcess:
     def _receive(self) -> None:
         while (message := self._channel.receive()) is not None:
             assert isinstance(message, ToWorker)
+            if isinstance(message, LogFrom):
+                logging.getLogger().setLevel(message.level)
+                continue
             if isinstance(message, Stop):
                 self._stopping.set()
             self._commands.put(message)

@@ -16,7 +16,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from omruntime.engine_state import EngineState
 from omruntime.errors import DeviceError, NotReadyError, OmError, ShuttingDownError
 from omruntime.limits import EngineLimits, resolve_limits
 from omruntime.manifest import Manifest
@@ -30,12 +32,14 @@ from omruntime.worker.launch import WorkerProcess
 from omruntime.worker.live_requests import LiveRequests, error_delta
 from omruntime.worker.log_lines import log_again
 from omruntime.worker.messages import (
+    Ask,
     Cancel,
-    Flush,
     FromWorker,
     LoadFailed,
+    LogFrom,
     LogLine,
     Progress,
+    Question,
     Ready,
     Report,
     Start,
@@ -102,8 +106,8 @@ class WorkerEngine:
         self._progress: Callable[[str], None] = lambda _line: None
         self._requests = LiveRequests(limits, self.cancel)
         self._counts = CarriedLoad(limits.num_blocks - 1)
-        self._flushes: dict[int, asyncio.Future[int]] = {}
-        self._num_flushes = 0
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._num_asked = 0
         self._watchdog = Watchdog(settings.step_timeout_s, self._end_stuck_process)
         # Held to look at `_life` and `_not_taking` and act on them, never while waiting.
         self._lock = threading.Lock()
@@ -182,15 +186,26 @@ class WorkerEngine:
 
         Raises:
             NotReadyError: The device process is being started again, with an empty cache.
-            ShuttingDownError: Draining or stopped.
+            ShuttingDownError: Stopped.
         """
-        num_blocks: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        num_blocks: int = await self._ask(Question.FLUSH)
+        return num_blocks
+
+    async def inspect(self) -> EngineState:
+        """A look at the engine between two steps; its counts are those of the present process.
+
+        Raises:
+            NotReadyError: The device process is being started again.
+            ShuttingDownError: Stopped.
+        """
+        state: EngineState = await self._ask(Question.INSPECT)
+        return state
+
+    def log_from(self, level: int) -> None:
+        """Have the device process log from a level on, also while it runs a step."""
         with self._lock:
-            life = self._require_taking()
-            ticket = self._num_flushes = self._num_flushes + 1
-            self._flushes[ticket] = num_blocks
-            life.process.send(Flush(ticket))
-        return await num_blocks
+            if self._life is not None:
+                self._life.process.send(LogFrom(level))
 
     def load(self) -> EngineLoad:
         """What the engine held after its last step; from any thread."""
@@ -215,9 +230,23 @@ class WorkerEngine:
         if self._thread.is_alive():
             self._thread.join()
 
+    async def _ask(self, question: Question) -> Any:
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        with self._lock:
+            if self._stopping.is_set():
+                raise _shutting_down()
+            life = self._require_life()
+            ticket = self._num_asked = self._num_asked + 1
+            self._asked[ticket] = answer
+            life.process.send(Ask(ticket, question))
+        return await answer
+
     def _require_taking(self) -> _Life:
         if self._draining:
             raise _shutting_down()
+        return self._require_life()
+
+    def _require_life(self) -> _Life:
         if self._life is None or self._not_taking:
             raise _not_ready(self._not_taking)
         return self._life
@@ -307,8 +336,10 @@ class WorkerEngine:
         if not life.verdict:  # what is condemned has its counts closed
             self._counts.take(report.load, report.counters)
         self._requests.take(report)
-        for ticket, num_blocks in report.flushed:
-            resolve(self._flushes.pop(ticket), num_blocks)
+        for ticket, reply in report.replies:
+            answer = self._asked.pop(ticket, None)
+            if answer is not None:  # else it was refused, as the process is condemned
+                resolve(answer, reply)
         with self._lock:
             if report.is_busy or self._requests.num_unanswered:
                 self._watchdog.expect()
@@ -358,8 +389,8 @@ class WorkerEngine:
         assert last.finish_reason is not None
         num_ended = self._requests.end_all(last, refusal)
         self._counts.add_finished(last.finish_reason, num_ended)
-        while self._flushes:
-            resolve(self._flushes.popitem()[1], refusal)
+        while self._asked:
+            resolve(self._asked.popitem()[1], refusal)
 
     def _end_stuck_process(self) -> None:
         """Called by the watchdog."""

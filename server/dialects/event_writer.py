@@ -31,6 +31,6 @@ class EventWriter:
                     await self.context.write(event)
             except TimeoutError:
                 raise OverloadedError(
-                    f"the reader took nothing for {self._timeout_s:g} s, so its requests were "
-                    f"aborted; read the stream as it comes"
+                    f"the reader took nothing for {self._timeout_s:g} s, so the call and its "
+                    f"requests were ended; read the stream as it comes"
                 ) from None

@@ -11,13 +11,13 @@ import grpc.aio
 
 from omruntime.limits import longest_sequence
 from server.answers import final_deltas
-from server.callers import caller_var
 from server.dialects.event_writer import EventWriter
 from server.dialects.live_deltas import live_deltas
 from server.dialects.vllm_messages import MESSAGES
 from server.dialects.vllm_request import generate_request_from
 from server.lifecycle import Lifecycle
 from server.seams import EngineLike
+from server.steering import own_tenant
 from server.text import TextDelta
 
 
@@ -66,9 +66,8 @@ class VllmEngineService:
     async def Abort(self, message: Any, _: grpc.aio.ServicerContext) -> Any:  # noqa: N802
         """End live requests; those that have ended meanwhile are as wished already."""
         generator = self._lifecycle.require_loaded()
-        caller = caller_var.get()
         for request_id in message.request_ids:
-            generator.abort(request_id, None if caller is None else caller.tenant)
+            generator.abort(request_id, own_tenant())
         return _new("AbortResponse")
 
     async def GetModelInfo(self, _: Any, __: grpc.aio.ServicerContext) -> Any:  # noqa: N802

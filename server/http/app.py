@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from omruntime.errors import OmError
-from omruntime.outputs import EngineLoad
 from server.api_keys import ApiKeys
 from server.control_service import omserve_version
 from server.grpc_server import MAX_HEADER_BYTES
@@ -29,23 +26,24 @@ from server.http.header_limit import HeaderLimit
 from server.http.metrics import metric_routes
 from server.http.models import model_routes
 from server.http.operations import operation_routes
+from server.load_watch import LoadWatch
 
 
 def build_http_app(
-    gateway: Gateway, load: Callable[[], EngineLoad], max_body_bytes: int, keys: ApiKeys | None
+    gateway: Gateway, watch: LoadWatch, max_body_bytes: int, keys: ApiKeys | None
 ) -> FastAPI:
     """Everything that answers over HTTP.
 
     Args:
         gateway: What the routes share.
-        load: What the engine holds, for the metrics.
+        watch: What the server holds and has done.
         max_body_bytes: Larger bodies are refused before they are read.
         keys: One of them is asked for; None: none.
     """
     app = FastAPI(title="omserve", version=omserve_version(), docs_url=None, redoc_url=None)
     for routes in (chat_routes, completion_routes, model_routes, operation_routes):
         app.include_router(routes(gateway))
-    app.include_router(metric_routes(gateway.lifecycle, load))
+    app.include_router(metric_routes(watch))
     app.add_exception_handler(OmError, answer_om_error)
     app.add_exception_handler(RequestValidationError, answer_invalid_body)
     app.add_exception_handler(HTTPException, answer_http_error)

@@ -20,6 +20,7 @@ from server.http.app import build_http_app
 from server.http.connection import bounded_connection
 from server.http.gateway import Gateway
 from server.lifecycle import Lifecycle
+from server.load_watch import LoadWatch
 from server.seams import EngineLike
 from server.settings import MIB, Settings, bare_host
 
@@ -72,7 +73,8 @@ async def start_http_server(
     listener = _listen(bare_host(settings.host), settings.http_port)
     model = settings.served_model_name or engine.manifest.model.name
     gateway = Gateway(lifecycle, model, settings.tool_parser)
-    app = build_http_app(gateway, engine.load, settings.max_message_mib * MIB, access.keys)
+    watch = LoadWatch(lifecycle, engine, access)
+    app = build_http_app(gateway, watch, settings.max_message_mib * MIB, access.keys)
     config = uvicorn.Config(
         app,
         # By name, since another parser would come with its own bounds.

@@ -14,11 +14,33 @@ class ServerState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SERVER_STATE_SERVING: _ClassVar[ServerState]
     SERVER_STATE_DRAINING: _ClassVar[ServerState]
     SERVER_STATE_FAILED: _ClassVar[ServerState]
+
+class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PHASE_UNSPECIFIED: _ClassVar[Phase]
+    PHASE_PREFILL: _ClassVar[Phase]
+    PHASE_DECODE: _ClassVar[Phase]
+
+class LogLevel(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    LOG_LEVEL_UNSPECIFIED: _ClassVar[LogLevel]
+    LOG_LEVEL_DEBUG: _ClassVar[LogLevel]
+    LOG_LEVEL_INFO: _ClassVar[LogLevel]
+    LOG_LEVEL_WARNING: _ClassVar[LogLevel]
+    LOG_LEVEL_ERROR: _ClassVar[LogLevel]
 SERVER_STATE_UNSPECIFIED: ServerState
 SERVER_STATE_LOADING: ServerState
 SERVER_STATE_SERVING: ServerState
 SERVER_STATE_DRAINING: ServerState
 SERVER_STATE_FAILED: ServerState
+PHASE_UNSPECIFIED: Phase
+PHASE_PREFILL: Phase
+PHASE_DECODE: Phase
+LOG_LEVEL_UNSPECIFIED: LogLevel
+LOG_LEVEL_DEBUG: LogLevel
+LOG_LEVEL_INFO: LogLevel
+LOG_LEVEL_WARNING: LogLevel
+LOG_LEVEL_ERROR: LogLevel
 
 class GetServerInfoRequest(_message.Message):
     __slots__ = ()
@@ -107,7 +129,7 @@ class GetLoadRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetLoadResponse(_message.Message):
-    __slots__ = ("num_running", "num_waiting", "num_waiting_tokens", "num_referenced_blocks", "num_cached_blocks", "num_total_blocks", "num_preemptions", "num_prefix_hit_tokens", "num_finished")
+    __slots__ = ("num_running", "num_waiting", "num_waiting_tokens", "num_referenced_blocks", "num_cached_blocks", "num_total_blocks", "num_preemptions", "num_prefix_hit_tokens", "num_finished", "num_free_cached_blocks")
     class NumFinishedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -124,6 +146,7 @@ class GetLoadResponse(_message.Message):
     NUM_PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
     NUM_PREFIX_HIT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_FINISHED_FIELD_NUMBER: _ClassVar[int]
+    NUM_FREE_CACHED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     num_running: int
     num_waiting: int
     num_waiting_tokens: int
@@ -133,14 +156,220 @@ class GetLoadResponse(_message.Message):
     num_preemptions: int
     num_prefix_hit_tokens: int
     num_finished: _containers.ScalarMap[str, int]
-    def __init__(self, num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., num_waiting_tokens: _Optional[int] = ..., num_referenced_blocks: _Optional[int] = ..., num_cached_blocks: _Optional[int] = ..., num_total_blocks: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., num_prefix_hit_tokens: _Optional[int] = ..., num_finished: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    num_free_cached_blocks: int
+    def __init__(self, num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., num_waiting_tokens: _Optional[int] = ..., num_referenced_blocks: _Optional[int] = ..., num_cached_blocks: _Optional[int] = ..., num_total_blocks: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., num_prefix_hit_tokens: _Optional[int] = ..., num_finished: _Optional[_Mapping[str, int]] = ..., num_free_cached_blocks: _Optional[int] = ...) -> None: ...
 
-class AbortRequest(_message.Message):
-    __slots__ = ("request_id",)
-    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    request_id: str
-    def __init__(self, request_id: _Optional[str] = ...) -> None: ...
-
-class AbortResponse(_message.Message):
+class GetBucketsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class BucketUse(_message.Message):
+    __slots__ = ("phase", "batch", "tokens", "past_blocks", "predicted_s", "is_measured", "num_steps", "num_computed_rows", "num_padded_rows", "num_computed_tokens", "num_padded_tokens", "warm_up_s")
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PAST_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_S_FIELD_NUMBER: _ClassVar[int]
+    IS_MEASURED_FIELD_NUMBER: _ClassVar[int]
+    NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
+    NUM_COMPUTED_ROWS_FIELD_NUMBER: _ClassVar[int]
+    NUM_PADDED_ROWS_FIELD_NUMBER: _ClassVar[int]
+    NUM_COMPUTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_PADDED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    WARM_UP_S_FIELD_NUMBER: _ClassVar[int]
+    phase: Phase
+    batch: int
+    tokens: int
+    past_blocks: int
+    predicted_s: float
+    is_measured: bool
+    num_steps: int
+    num_computed_rows: int
+    num_padded_rows: int
+    num_computed_tokens: int
+    num_padded_tokens: int
+    warm_up_s: float
+    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., batch: _Optional[int] = ..., tokens: _Optional[int] = ..., past_blocks: _Optional[int] = ..., predicted_s: _Optional[float] = ..., is_measured: _Optional[bool] = ..., num_steps: _Optional[int] = ..., num_computed_rows: _Optional[int] = ..., num_padded_rows: _Optional[int] = ..., num_computed_tokens: _Optional[int] = ..., num_padded_tokens: _Optional[int] = ..., warm_up_s: _Optional[float] = ...) -> None: ...
+
+class GetBucketsResponse(_message.Message):
+    __slots__ = ("buckets", "warm_up_s", "switch_s", "num_switches")
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    WARM_UP_S_FIELD_NUMBER: _ClassVar[int]
+    SWITCH_S_FIELD_NUMBER: _ClassVar[int]
+    NUM_SWITCHES_FIELD_NUMBER: _ClassVar[int]
+    buckets: _containers.RepeatedCompositeFieldContainer[BucketUse]
+    warm_up_s: float
+    switch_s: float
+    num_switches: int
+    def __init__(self, buckets: _Optional[_Iterable[_Union[BucketUse, _Mapping]]] = ..., warm_up_s: _Optional[float] = ..., switch_s: _Optional[float] = ..., num_switches: _Optional[int] = ...) -> None: ...
+
+class WatchLoadRequest(_message.Message):
+    __slots__ = ("interval_s", "details")
+    INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
+    DETAILS_FIELD_NUMBER: _ClassVar[int]
+    interval_s: float
+    details: bool
+    def __init__(self, interval_s: _Optional[float] = ..., details: _Optional[bool] = ...) -> None: ...
+
+class DurationHistogram(_message.Message):
+    __slots__ = ("bounds_s", "counts", "sum_s")
+    BOUNDS_S_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    SUM_S_FIELD_NUMBER: _ClassVar[int]
+    bounds_s: _containers.RepeatedScalarFieldContainer[float]
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    sum_s: float
+    def __init__(self, bounds_s: _Optional[_Iterable[float]] = ..., counts: _Optional[_Iterable[int]] = ..., sum_s: _Optional[float] = ...) -> None: ...
+
+class LiveAnswer(_message.Message):
+    __slots__ = ("request_id", "tenant", "is_running", "num_prompt_tokens", "num_output_tokens", "num_computed_tokens", "num_cached_tokens", "num_blocks", "num_preemptions", "age_s")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    IS_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    NUM_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_COMPUTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    NUM_PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
+    AGE_S_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    tenant: str
+    is_running: bool
+    num_prompt_tokens: int
+    num_output_tokens: int
+    num_computed_tokens: int
+    num_cached_tokens: int
+    num_blocks: int
+    num_preemptions: int
+    age_s: float
+    def __init__(self, request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., is_running: _Optional[bool] = ..., num_prompt_tokens: _Optional[int] = ..., num_output_tokens: _Optional[int] = ..., num_computed_tokens: _Optional[int] = ..., num_cached_tokens: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_preemptions: _Optional[int] = ..., age_s: _Optional[float] = ...) -> None: ...
+
+class LoadDetails(_message.Message):
+    __slots__ = ("age_s", "answers", "buckets", "block_states")
+    AGE_S_FIELD_NUMBER: _ClassVar[int]
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_STATES_FIELD_NUMBER: _ClassVar[int]
+    age_s: float
+    answers: _containers.RepeatedCompositeFieldContainer[LiveAnswer]
+    buckets: _containers.RepeatedCompositeFieldContainer[BucketUse]
+    block_states: bytes
+    def __init__(self, age_s: _Optional[float] = ..., answers: _Optional[_Iterable[_Union[LiveAnswer, _Mapping]]] = ..., buckets: _Optional[_Iterable[_Union[BucketUse, _Mapping]]] = ..., block_states: _Optional[bytes] = ...) -> None: ...
+
+class WatchLoadResponse(_message.Message):
+    __slots__ = ("uptime_s", "state", "num_requests", "load", "num_steps", "num_prefill_tokens", "num_generated_tokens", "num_computed_tokens", "num_padded_tokens", "num_bucket_switches", "num_refused", "time_to_first_token", "inter_token", "request", "details")
+    class NumRefusedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    UPTIME_S_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    NUM_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
+    NUM_PREFILL_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_GENERATED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_COMPUTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_PADDED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_BUCKET_SWITCHES_FIELD_NUMBER: _ClassVar[int]
+    NUM_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    TIME_TO_FIRST_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    INTER_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    DETAILS_FIELD_NUMBER: _ClassVar[int]
+    uptime_s: float
+    state: ServerState
+    num_requests: int
+    load: GetLoadResponse
+    num_steps: int
+    num_prefill_tokens: int
+    num_generated_tokens: int
+    num_computed_tokens: int
+    num_padded_tokens: int
+    num_bucket_switches: int
+    num_refused: _containers.ScalarMap[str, int]
+    time_to_first_token: DurationHistogram
+    inter_token: DurationHistogram
+    request: DurationHistogram
+    details: LoadDetails
+    def __init__(self, uptime_s: _Optional[float] = ..., state: _Optional[_Union[ServerState, str]] = ..., num_requests: _Optional[int] = ..., load: _Optional[_Union[GetLoadResponse, _Mapping]] = ..., num_steps: _Optional[int] = ..., num_prefill_tokens: _Optional[int] = ..., num_generated_tokens: _Optional[int] = ..., num_computed_tokens: _Optional[int] = ..., num_padded_tokens: _Optional[int] = ..., num_bucket_switches: _Optional[int] = ..., num_refused: _Optional[_Mapping[str, int]] = ..., time_to_first_token: _Optional[_Union[DurationHistogram, _Mapping]] = ..., inter_token: _Optional[_Union[DurationHistogram, _Mapping]] = ..., request: _Optional[_Union[DurationHistogram, _Mapping]] = ..., details: _Optional[_Union[LoadDetails, _Mapping]] = ...) -> None: ...
+
+class AbortRequest(_message.Message):
+    __slots__ = ("request_id", "tenant", "all")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    ALL_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    tenant: str
+    all: AllRequests
+    def __init__(self, request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., all: _Optional[_Union[AllRequests, _Mapping]] = ...) -> None: ...
+
+class AllRequests(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class AbortResponse(_message.Message):
+    __slots__ = ("num_aborted",)
+    NUM_ABORTED_FIELD_NUMBER: _ClassVar[int]
+    num_aborted: int
+    def __init__(self, num_aborted: _Optional[int] = ...) -> None: ...
+
+class DrainRequest(_message.Message):
+    __slots__ = ("grace_s",)
+    GRACE_S_FIELD_NUMBER: _ClassVar[int]
+    grace_s: float
+    def __init__(self, grace_s: _Optional[float] = ...) -> None: ...
+
+class DrainResponse(_message.Message):
+    __slots__ = ("num_requests", "num_running", "num_waiting", "is_refusing", "num_aborted", "is_drained")
+    NUM_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    NUM_WAITING_FIELD_NUMBER: _ClassVar[int]
+    IS_REFUSING_FIELD_NUMBER: _ClassVar[int]
+    NUM_ABORTED_FIELD_NUMBER: _ClassVar[int]
+    IS_DRAINED_FIELD_NUMBER: _ClassVar[int]
+    num_requests: int
+    num_running: int
+    num_waiting: int
+    is_refusing: bool
+    num_aborted: int
+    is_drained: bool
+    def __init__(self, num_requests: _Optional[int] = ..., num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., is_refusing: _Optional[bool] = ..., num_aborted: _Optional[int] = ..., is_drained: _Optional[bool] = ...) -> None: ...
+
+class FlushPrefixCacheRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class FlushPrefixCacheResponse(_message.Message):
+    __slots__ = ("num_blocks",)
+    NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    num_blocks: int
+    def __init__(self, num_blocks: _Optional[int] = ...) -> None: ...
+
+class SetLogLevelRequest(_message.Message):
+    __slots__ = ("level",)
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    level: LogLevel
+    def __init__(self, level: _Optional[_Union[LogLevel, str]] = ...) -> None: ...
+
+class SetLogLevelResponse(_message.Message):
+    __slots__ = ("previous_level",)
+    PREVIOUS_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    previous_level: LogLevel
+    def __init__(self, previous_level: _Optional[_Union[LogLevel, str]] = ...) -> None: ...
+
+class DumpStateRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DumpStateResponse(_message.Message):
+    __slots__ = ("json", "cuts")
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    CUTS_FIELD_NUMBER: _ClassVar[int]
+    json: str
+    cuts: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, json: _Optional[str] = ..., cuts: _Optional[_Iterable[str]] = ...) -> None: ...

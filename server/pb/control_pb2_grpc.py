@@ -28,6 +28,11 @@ if _version_not_supported:
 class ControlServiceStub:
     """Looks at the server and steers it. Readiness is grpc.health.v1: SERVING once every bucket is
     warm, NOT_SERVING before, while draining and after a device error.
+
+    Who may do what: with API keys, everybody may look, and end requests of the key's own tenant.
+    What touches others (Abort of another tenant or of all, Drain, FlushPrefixCache, SetLogLevel,
+    DumpState) takes a key of an operator. Without API keys it is open on loopback and to holders of
+    client certificates, and to nobody else. Refusals are PERMISSION_DENIED.
     """
 
     def __init__(self, channel):
@@ -51,16 +56,51 @@ class ControlServiceStub:
                 request_serializer=server_dot_pb_dot_control__pb2.GetLoadRequest.SerializeToString,
                 response_deserializer=server_dot_pb_dot_control__pb2.GetLoadResponse.FromString,
                 _registered_method=True)
+        self.GetBuckets = channel.unary_unary(
+                '/omserve.v1.ControlService/GetBuckets',
+                request_serializer=server_dot_pb_dot_control__pb2.GetBucketsRequest.SerializeToString,
+                response_deserializer=server_dot_pb_dot_control__pb2.GetBucketsResponse.FromString,
+                _registered_method=True)
+        self.WatchLoad = channel.unary_stream(
+                '/omserve.v1.ControlService/WatchLoad',
+                request_serializer=server_dot_pb_dot_control__pb2.WatchLoadRequest.SerializeToString,
+                response_deserializer=server_dot_pb_dot_control__pb2.WatchLoadResponse.FromString,
+                _registered_method=True)
         self.Abort = channel.unary_unary(
                 '/omserve.v1.ControlService/Abort',
                 request_serializer=server_dot_pb_dot_control__pb2.AbortRequest.SerializeToString,
                 response_deserializer=server_dot_pb_dot_control__pb2.AbortResponse.FromString,
+                _registered_method=True)
+        self.Drain = channel.unary_stream(
+                '/omserve.v1.ControlService/Drain',
+                request_serializer=server_dot_pb_dot_control__pb2.DrainRequest.SerializeToString,
+                response_deserializer=server_dot_pb_dot_control__pb2.DrainResponse.FromString,
+                _registered_method=True)
+        self.FlushPrefixCache = channel.unary_unary(
+                '/omserve.v1.ControlService/FlushPrefixCache',
+                request_serializer=server_dot_pb_dot_control__pb2.FlushPrefixCacheRequest.SerializeToString,
+                response_deserializer=server_dot_pb_dot_control__pb2.FlushPrefixCacheResponse.FromString,
+                _registered_method=True)
+        self.SetLogLevel = channel.unary_unary(
+                '/omserve.v1.ControlService/SetLogLevel',
+                request_serializer=server_dot_pb_dot_control__pb2.SetLogLevelRequest.SerializeToString,
+                response_deserializer=server_dot_pb_dot_control__pb2.SetLogLevelResponse.FromString,
+                _registered_method=True)
+        self.DumpState = channel.unary_unary(
+                '/omserve.v1.ControlService/DumpState',
+                request_serializer=server_dot_pb_dot_control__pb2.DumpStateRequest.SerializeToString,
+                response_deserializer=server_dot_pb_dot_control__pb2.DumpStateResponse.FromString,
                 _registered_method=True)
 
 
 class ControlServiceServicer:
     """Looks at the server and steers it. Readiness is grpc.health.v1: SERVING once every bucket is
     warm, NOT_SERVING before, while draining and after a device error.
+
+    Who may do what: with API keys, everybody may look, and end requests of the key's own tenant.
+    What touches others (Abort of another tenant or of all, Drain, FlushPrefixCache, SetLogLevel,
+    DumpState) takes a key of an operator. Without API keys it is open on loopback and to holders of
+    client certificates, and to nobody else. Refusals are PERMISSION_DENIED.
     """
 
     def GetServerInfo(self, request, context):
@@ -84,9 +124,61 @@ class ControlServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetBuckets(self, request, context):
+        """Returns every bucket that the limits in force can need: its shape, its predicted time, and how
+        much of what it ran was padding. UNAVAILABLE while loading.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchLoad(self, request, context):
+        """Sends what the server holds and has done, again and again until the call is cancelled; answers
+        while loading and draining, too. A reader that is slow gets fewer of them, never older ones.
+        RESOURCE_EXHAUSTED when too many watch.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Abort(self, request, context):
-        """Ends a live request soon: its answers get a terminal event with FINISH_REASON_ABORT. NOT_FOUND
-        when no live request has the id.
+        """Ends live requests soon: their answers get a terminal event with FINISH_REASON_ABORT.
+        NOT_FOUND when one request was named and no live one of the caller's has the id.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Drain(self, request, context):
+        """Has the server finish what runs and take nothing new, as SIGTERM does: health turns
+        NOT_SERVING, --drain-delay-s later new requests are UNAVAILABLE, and grace_s after that what
+        still runs is aborted. Tells how far it is, at each change, and ends when nothing is left. The
+        process stays, drained, until it gets a signal; it never takes requests again. Cancelling the
+        call does not undo it, nor keep what runs from being aborted after grace_s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FlushPrefixCache(self, request, context):
+        """Forgets all cached prompt beginnings. Requests that run keep their blocks and go on; nobody
+        else gets them any more. UNAVAILABLE while loading.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetLogLevel(self, request, context):
+        """Logs from another level on, in the device's process as well, until the server ends. Prompts
+        and answers are logged at no level.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DumpState(self, request, context):
+        """Returns all that is known of the server's state, for a report of a defect: no prompt, no text,
+        no token. Answers while loading, and when the engine does not, which it then says.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -110,10 +202,40 @@ def add_ControlServiceServicer_to_server(servicer, server):
                     request_deserializer=server_dot_pb_dot_control__pb2.GetLoadRequest.FromString,
                     response_serializer=server_dot_pb_dot_control__pb2.GetLoadResponse.SerializeToString,
             ),
+            'GetBuckets': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetBuckets,
+                    request_deserializer=server_dot_pb_dot_control__pb2.GetBucketsRequest.FromString,
+                    response_serializer=server_dot_pb_dot_control__pb2.GetBucketsResponse.SerializeToString,
+            ),
+            'WatchLoad': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchLoad,
+                    request_deserializer=server_dot_pb_dot_control__pb2.WatchLoadRequest.FromString,
+                    response_serializer=server_dot_pb_dot_control__pb2.WatchLoadResponse.SerializeToString,
+            ),
             'Abort': grpc.unary_unary_rpc_method_handler(
                     servicer.Abort,
                     request_deserializer=server_dot_pb_dot_control__pb2.AbortRequest.FromString,
                     response_serializer=server_dot_pb_dot_control__pb2.AbortResponse.SerializeToString,
+            ),
+            'Drain': grpc.unary_stream_rpc_method_handler(
+                    servicer.Drain,
+                    request_deserializer=server_dot_pb_dot_control__pb2.DrainRequest.FromString,
+                    response_serializer=server_dot_pb_dot_control__pb2.DrainResponse.SerializeToString,
+            ),
+            'FlushPrefixCache': grpc.unary_unary_rpc_method_handler(
+                    servicer.FlushPrefixCache,
+                    request_deserializer=server_dot_pb_dot_control__pb2.FlushPrefixCacheRequest.FromString,
+                    response_serializer=server_dot_pb_dot_control__pb2.FlushPrefixCacheResponse.SerializeToString,
+            ),
+            'SetLogLevel': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetLogLevel,
+                    request_deserializer=server_dot_pb_dot_control__pb2.SetLogLevelRequest.FromString,
+                    response_serializer=server_dot_pb_dot_control__pb2.SetLogLevelResponse.SerializeToString,
+            ),
+            'DumpState': grpc.unary_unary_rpc_method_handler(
+                    servicer.DumpState,
+                    request_deserializer=server_dot_pb_dot_control__pb2.DumpStateRequest.FromString,
+                    response_serializer=server_dot_pb_dot_control__pb2.DumpStateResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -126,6 +248,11 @@ def add_ControlServiceServicer_to_server(servicer, server):
 class ControlService:
     """Looks at the server and steers it. Readiness is grpc.health.v1: SERVING once every bucket is
     warm, NOT_SERVING before, while draining and after a device error.
+
+    Who may do what: with API keys, everybody may look, and end requests of the key's own tenant.
+    What touches others (Abort of another tenant or of all, Drain, FlushPrefixCache, SetLogLevel,
+    DumpState) takes a key of an operator. Without API keys it is open on loopback and to holders of
+    client certificates, and to nobody else. Refusals are PERMISSION_DENIED.
     """
 
     @staticmethod
@@ -210,6 +337,60 @@ class ControlService:
             _registered_method=True)
 
     @staticmethod
+    def GetBuckets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/omserve.v1.ControlService/GetBuckets',
+            server_dot_pb_dot_control__pb2.GetBucketsRequest.SerializeToString,
+            server_dot_pb_dot_control__pb2.GetBucketsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchLoad(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/omserve.v1.ControlService/WatchLoad',
+            server_dot_pb_dot_control__pb2.WatchLoadRequest.SerializeToString,
+            server_dot_pb_dot_control__pb2.WatchLoadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def Abort(request,
             target,
             options=(),
@@ -226,6 +407,114 @@ class ControlService:
             '/omserve.v1.ControlService/Abort',
             server_dot_pb_dot_control__pb2.AbortRequest.SerializeToString,
             server_dot_pb_dot_control__pb2.AbortResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Drain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/omserve.v1.ControlService/Drain',
+            server_dot_pb_dot_control__pb2.DrainRequest.SerializeToString,
+            server_dot_pb_dot_control__pb2.DrainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FlushPrefixCache(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/omserve.v1.ControlService/FlushPrefixCache',
+            server_dot_pb_dot_control__pb2.FlushPrefixCacheRequest.SerializeToString,
+            server_dot_pb_dot_control__pb2.FlushPrefixCacheResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetLogLevel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/omserve.v1.ControlService/SetLogLevel',
+            server_dot_pb_dot_control__pb2.SetLogLevelRequest.SerializeToString,
+            server_dot_pb_dot_control__pb2.SetLogLevelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DumpState(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/omserve.v1.ControlService/DumpState',
+            server_dot_pb_dot_control__pb2.DumpStateRequest.SerializeToString,
+            server_dot_pb_dot_control__pb2.DumpStateResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -291,10 +291,15 @@ def test_flush_and_counters_reach_the_engine(toy_bundle: Path) -> None:
             assert await engine.flush_prefix_cache() == 0
             await read_all(await engine.submit(Request("flushed", prompt, GREEDY)))
             counters = engine.counters()
+            held = await engine.submit(Request("held", prompt, replace(GREEDY, max_new_tokens=60)))
+            assert [s.request_id for s in (await engine.inspect()).sequences] == ["held"]
+            engine.cancel("held")
+            await read_all(held)
         assert counters.num_steps > 0
         assert (counters.prefix_cache.num_hits, counters.prefix_cache.num_misses) == (1, 2)
-        with pytest.raises(ShuttingDownError):
-            await engine.flush_prefix_cache()
+        for ask in (engine.flush_prefix_cache, engine.inspect):
+            with pytest.raises(ShuttingDownError):
+                await ask()
 
     asyncio.run(main())
 

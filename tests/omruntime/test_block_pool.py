@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omruntime.block_pool import BlockPool
+from omruntime.block_pool import BlockPool, BlockState, Retention
 from omruntime.errors import ConfigError
 
 
@@ -49,6 +49,20 @@ def test_retained_block_needs_as_many_releases() -> None:
     pool.release([block])
     assert pool.reference_count(block) == 0
     pool.check()
+
+
+def test_states_tell_who_holds_a_block_and_what_a_free_one_is_good_for() -> None:
+    pool = BlockPool(7)
+    one, _, three, four = pool.try_allocate(4) or []
+    pool.retain([one])
+    for block, retention in ((one, Retention.KEPT), (three, Retention.CACHED)):
+        pool.set_retention(block, retention)
+    pool.set_retention(four, Retention.KEPT)
+    pool.release([three, four])
+    wanted = ["SHARED", "HELD", "CACHED", "KEPT", "EMPTY", "EMPTY"]
+    assert [BlockState(state).name for state in pool.states(99)] == wanted
+    assert len(pool.states(2)) == 2
+    assert (pool.num_free, pool.num_free_cached) == (4, 2)
 
 
 def test_free_block_can_be_retained_from_the_middle_of_the_free_list() -> None:

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 from numpy.typing import NDArray
 
+from omruntime.block_pool import BlockState
 from omruntime.buckets import Bucket
 from omruntime.device import DeviceTensor, Program
 from omruntime.device.cpu import CpuDevice
 from omruntime.engine import Engine
+from omruntime.engine_state import MAX_LISTED_SEQUENCES
 from omruntime.errors import (
     BundleError,
     DeviceError,
@@ -364,6 +366,43 @@ def test_flush_and_counters_tell_of_the_prefix_cache(toy_bundle: Path) -> None:
         assert engine.flush_prefix_cache() > 0
         engine.add(Request("flushed", prompt, GREEDY))
         assert run_to_end(engine)["flushed"].num_cached_tokens == 0
+
+
+def test_a_look_tells_sequences_blocks_and_buckets_but_no_content(toy_bundle: Path) -> None:
+    with open_engine(toy_bundle, max_num_seqs=1) as engine:
+        engine.warm_up(lambda *_: None)
+        scheduling = Scheduling(tenant="red")
+        engine.add(Request("runs", prompts(10)[8], GREEDY, scheduling=scheduling))
+        engine.add(Request("waits", (1, 2), GREEDY))
+        while engine.counters().num_generated_tokens < 3:
+            engine.step()
+        state = engine.inspect()
+        runs, waits = state.sequences
+        assert (runs.request_id, runs.tenant, runs.status) == ("runs", "red", "running")
+        assert (runs.num_prompt_tokens, runs.num_output_tokens) == (33, 3)
+        assert len(runs.block_ids) == runs.num_blocks == engine.load().num_referenced_blocks
+        assert all(state.block_states[i - 1] == BlockState.HELD for i in runs.block_ids)
+        assert (waits.request_id, waits.status, waits.block_ids) == ("waits", "waiting", ())
+        assert min(runs.age_s, waits.age_s) >= 0
+        assert all(report.warm_up_s > 0 for report in state.buckets)
+        assert state.warm_up_s >= sum(report.warm_up_s for report in state.buckets)
+        run_to_end(engine)
+        reports, counters = engine.inspect().buckets, engine.counters()
+    assert sum(report.num_tokens for report in reports) == counters.num_computed_tokens
+    padded = counters.num_step_places - counters.num_computed_tokens
+    assert sum(report.num_padded_tokens for report in reports) == padded
+    assert (counters.num_prefill_tokens, counters.num_generated_tokens) == (35, 40)
+    assert 0 < counters.num_bucket_switches < counters.num_steps
+
+
+def test_a_look_at_many_is_bounded_and_says_how_many_there_are(toy_bundle: Path) -> None:
+    with open_engine(toy_bundle) as engine:
+        for i in range(MAX_LISTED_SEQUENCES + 5):
+            engine.add(Request(f"r{i}", (1, 2), GREEDY))
+        state = engine.inspect()
+        assert len(state.sequences) == MAX_LISTED_SEQUENCES
+        assert state.num_sequences == MAX_LISTED_SEQUENCES + 5
+        engine.abort_all()
 
 
 def test_deterministic_answers_are_right_as_well(toy_bundle: Path) -> None:

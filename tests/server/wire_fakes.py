@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from omruntime.bucket_use import BucketReport
+from omruntime.buckets import Bucket, Phase
+from omruntime.engine_state import EngineState, SequenceState
 from omruntime.errors import DuplicateRequestError
 from omruntime.limits import EngineLimits
 from omruntime.manifest import (
@@ -22,9 +25,10 @@ from omruntime.manifest import (
     ParitySummary,
     SamplingDefaults,
 )
-from omruntime.outputs import EngineLoad, RequestTimings
+from omruntime.outputs import EngineCounters, EngineLoad, RequestTimings
+from omruntime.prefix_cache import PrefixCacheCounters
 from omruntime.sequence import FinishReason
-from server.access import open_access
+from server.access import Access, open_access
 from server.grpc_server import start_grpc_server
 from server.http.serve import HttpServer, start_http_server
 from server.lifecycle import Lifecycle
@@ -69,6 +73,39 @@ LIMITS = EngineLimits(
     max_chunk_tokens=32,
     max_queued_requests=8,
     max_queued_tokens=1024,
+)
+
+
+def sequence_state(request_id: str, tenant: str = "", **others: Any) -> SequenceState:
+    """A running answer of which half is generated."""
+    fields: dict[str, Any] = {
+        "status": "running",
+        "urgency": 1,
+        "num_prompt_tokens": 20,
+        "num_output_tokens": 5,
+        "max_new_tokens": 10,
+        "num_computed_tokens": 24,
+        "num_cached_tokens": 16,
+        "num_preemptions": 0,
+        "num_blocks": 2,
+        "block_ids": (1, 2),
+        "age_s": 0.5,
+        "is_constrained": False,
+        **others,
+    }
+    return SequenceState(request_id=request_id, tenant=tenant, **fields)
+
+
+ENGINE_STATE = EngineState(
+    num_sequences=2,
+    sequences=(sequence_state("r1", "red"), sequence_state("r2", "blue")),
+    buckets=(
+        BucketReport(Bucket(Phase.DECODE, 4, 1, 2), 0.02, True, 10, 30, 30, 0.1),
+        BucketReport(Bucket(Phase.PREFILL, 1, 16, 0), 0.1, False, 3, 3, 40, 0.4),
+    ),
+    block_states=bytes([3, 3, 4, 1, 2, *[0] * 11]),
+    warm_up_s=1.5,
+    switch_s=0.0,
 )
 
 USAGE = Usage(num_prompt_tokens=3, num_output_tokens=2, num_cached_tokens=0)
@@ -146,6 +183,9 @@ class FakeGenerator:
         self.live[request_id].set()
         return True
 
+    def abort_all(self, tenant: str | None = None) -> int:
+        return sum(self.abort(request_id, tenant) for request_id in tuple(self.live))
+
     def _raise_error(self) -> None:
         if self.error is not None:
             raise self.error
@@ -165,6 +205,8 @@ class FakeEngine:
     is_stopped: bool = False
     generator: FakeGenerator | None = None
     loop: asyncio.AbstractEventLoop | None = None
+    state: EngineState = ENGINE_STATE
+    log_level: int | None = None
 
     def start(self, progress: Callable[[str], None]) -> None:
         progress("warming up bucket 1 of 2")
@@ -174,6 +216,18 @@ class FakeEngine:
 
     def load(self) -> EngineLoad:
         return EngineLoad(1, 2, 30, 4, 5, 16, 7, 80, {"stop": 9, "abort": 1})
+
+    def counters(self) -> EngineCounters:
+        return EngineCounters(9, 0, PrefixCacheCounters(), 60, 80, 40, 20, 3)
+
+    async def inspect(self) -> EngineState:
+        return self.state
+
+    async def flush_prefix_cache(self) -> int:
+        return 5
+
+    def log_from(self, level: int) -> None:
+        self.log_level = level
 
     def drain(self) -> None:
         self.is_draining = True
@@ -196,7 +250,13 @@ class FakeServer:
     With `http_port` in the settings the HTTP gateway as well.
     """
 
-    def __init__(self, settings: Settings | None = None, loaded: bool = True) -> None:
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        loaded: bool = True,
+        access: Access | None = None,
+    ) -> None:
+        self._access = access
         self.generator = FakeGenerator()
         self.engine = FakeEngine(generator=self.generator)
         self.lifecycle: Lifecycle
@@ -245,7 +305,7 @@ class FakeServer:
 
     async def _open(self) -> None:
         self.lifecycle = Lifecycle()
-        access = open_access(self._settings, self.lifecycle)
+        access = self._access or open_access(self._settings, self.lifecycle)
         self._server, self.port = await start_grpc_server(
             self._settings, self.lifecycle, self.engine, access
         )

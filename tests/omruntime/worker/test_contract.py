@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -47,6 +48,7 @@ def test_streams_refusals_and_cancellations(toy_bundle: Path) -> None:
             await cancelled_at_random_times(engine)
             assert await engine.flush_prefix_cache() > 0
             assert engine.counters().prefix_cache.num_flushed > 0
+            await looks(engine)
             assert not events.errors
 
     asyncio.run(main())
@@ -131,6 +133,33 @@ async def cancelled_at_random_times(engine: WorkerEngine) -> None:
     await ask(engine, "last", 1)
     load = engine.load()
     assert (load.num_running, load.num_waiting, load.num_referenced_blocks) == (0, 0, 0)
+
+
+async def looks(engine: WorkerEngine) -> None:
+    held = await engine.submit(Request("held", (1, 2), LONG))
+    state = await engine.inspect()
+    assert [s.request_id for s in state.sequences] in (["held"], [])  # it may have ended
+    assert sum(report.num_steps for report in state.buckets) > 0
+    assert all(report.warm_up_s > 0 for report in state.buckets)
+    await read_all(held)
+
+
+def test_the_log_level_reaches_the_device_process(
+    toy_bundle: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With faults, of which each logs a line."""
+
+    async def main() -> None:
+        async with serving(toy_bundle, inject_fault="slow=1@2,slow=1@30") as (engine, _):
+            engine.log_from(logging.CRITICAL)
+            await ask(engine, "quiet", 1, tokens=20)
+            quiet = caplog.text.count("injecting")
+            engine.log_from(logging.INFO)
+            await ask(engine, "loud", 1, tokens=40)
+            assert (quiet, caplog.text.count("injecting")) == (0, 1)
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(main())
 
 
 def test_a_full_queue_is_refused_with_the_limit(toy_bundle: Path) -> None:

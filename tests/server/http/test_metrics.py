@@ -52,6 +52,24 @@ def test_the_engine_is_read_at_each_scrape() -> None:
     assert found["omserve_kv_blocks_total", ""] == 16
     assert found["omserve_requests_running", ""] == 1
     assert found["omserve_preemptions_total", ""] == 7
+    assert found["omserve_kv_blocks", "held"] == 4
+    assert found["omserve_kv_blocks", "empty"] == 12
+    assert found["omserve_padded_tokens_total", ""] == 20
+    assert found["omserve_bucket_switches_total", ""] == 3
+    assert found["omserve_warm_up_seconds", ""] == 1.5
+    assert found["omserve_bucket_steps_total", "decode412"] == 10
+    assert found["omserve_bucket_padded_tokens_total", "prefill1160"] == 8
+
+
+def test_a_histogram_is_cumulative_as_prometheus_has_it() -> None:
+    with serving(says_abc) as server:
+        assert complete(server, prompt="xy") == 200
+        found = scrape(server)
+    assert found["omserve_queue_seconds_bucket", "0.1"] == 0
+    assert found["omserve_queue_seconds_bucket", "0.25"] == 1  # the bound is inclusive
+    assert found["omserve_queue_seconds_bucket", "120.0"] == 1
+    assert found["omserve_queue_seconds_bucket", "+Inf"] == 1
+    assert found["omserve_queue_seconds_sum", ""] == 0.25
 
 
 def test_what_is_refused_before_the_engine_is_counted_too() -> None:

@@ -1,0 +1,104 @@
+"""The operator's commands of `om-client`: what they print, and how they end."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from server.client import Client
+from server.client_cli import main
+from server.text import TextDelta
+from tests.server.wire_fakes import FakeGenerator, FakeServer
+
+Capture = pytest.CaptureFixture[str]
+
+
+def run(server: FakeServer, *argv: str) -> int:
+    return main([argv[0], "--target", server.target, *argv[1:]])
+
+
+def test_load_for_people_and_for_programs(server: FakeServer, capsys: Capture) -> None:
+    assert run(server, "load") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "requests   1 running, 2 waiting" in lines
+    assert "kv blocks  4 held, 0 cached, 12 empty" in lines
+    assert "finished   1 abort, 9 stop" in lines
+    assert "padding    25.0 %" in lines
+    assert run(server, "load", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["load"]["num_running"] == 1
+
+
+def test_buckets_show_what_was_padding(server: FakeServer, capsys: Capture) -> None:
+    assert run(server, "buckets") == 0
+    head, decode, prefill, foot = capsys.readouterr().out.splitlines()
+    words = [" ".join(line.split()) for line in (head, decode, prefill)]
+    assert words == [
+        "phase batch tokens past predicted steps padding warm-up",
+        "decode 4 1 2 20.0 ms 10 25.0 % 0.10 s",
+        "prefill 1 16 0 100.0 ms ? 3 16.7 % 0.40 s",
+    ]
+    assert foot.startswith("3 switches; warm-up 1.5 s")
+    assert run(server, "buckets", "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)["buckets"]) == 2
+
+
+def test_abort_takes_one_kind_of_target(
+    server: FakeServer, client: Client, capsys: Capture
+) -> None:
+    server.generator.script = [TextDelta(0, "a", (1,)), FakeGenerator.HOLD]
+    stream = client.stream("x")
+    next(stream)
+    (request_id,) = server.generator.live
+    assert run(server, "abort", "gone") == 1
+    assert "NOT_FOUND" in capsys.readouterr().err
+    assert run(server, "abort", request_id) == 0
+    assert capsys.readouterr().out == "aborted 1\n"
+    list(stream)
+    server.await_that(lambda: not server.generator.live)
+    assert run(server, "abort", "--all") == 0
+    assert run(server, "abort", "--tenant", "") == 0
+    assert capsys.readouterr().out == "aborted 0\naborted 0\n"
+    for wrong in ([], ["id", "--all"], ["--all", "--tenant", "t"]):
+        with pytest.raises(SystemExit) as ended:
+            run(server, "abort", *wrong)
+        assert ended.value.code == 2
+
+
+def test_drain_ends_when_the_server_is_empty(server: FakeServer, capsys: Capture) -> None:
+    assert run(server, "drain", "--grace-s", "5") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "drained, 0 aborted"
+    assert server.engine.is_draining
+
+
+def test_flush_and_log_level(server: FakeServer, capsys: Capture) -> None:
+    before = logging.getLogger().level
+    try:
+        logging.getLogger().setLevel(logging.INFO)
+        assert run(server, "flush") == 0
+        assert run(server, "log-level", "warning") == 0
+        assert logging.getLogger().level == logging.WARNING
+    finally:
+        logging.getLogger().setLevel(before)
+    assert capsys.readouterr().out == "forgot 5 blocks\nwarning; before: info\n"
+
+
+def test_dump_to_a_file_or_to_standard_output(
+    server: FakeServer, tmp_path: Path, capsys: Capture
+) -> None:
+    path = tmp_path / "dump.json"
+    assert run(server, "dump", "--output", str(path)) == 0
+    assert json.loads(path.read_text())["state"] == "serving"
+    assert run(server, "dump") == 0
+    assert json.loads(capsys.readouterr().out)["state"] == "serving"
+    assert run(server, "dump", "--output", str(tmp_path)) == 2
+    assert "cannot write" in capsys.readouterr().err
+
+
+def test_flags_that_nobody_reads_are_refused(server: FakeServer, capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(server, "drain", "--grace", "5")
+    assert ended.value.code == 2
+    assert "did you mean --grace-s?" in capsys.readouterr().err
