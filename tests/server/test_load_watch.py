@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
@@ -99,12 +100,12 @@ def test_a_tenant_sees_its_own_answers_and_an_operator_all(tmp_path: Path) -> No
     assert seen == {"k-red": ["r1"], "k-other": [], "k-op": ["r1", "r2"]}
 
 
+@dataclass
 class SlowEngine(FakeEngine):
     """Answers when it is let."""
 
-    def __post_init__(self) -> None:
-        self.num_asked = 0
-        self.let = asyncio.Event()
+    num_asked: int = 0
+    let: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def inspect(self) -> EngineState:
         self.num_asked += 1

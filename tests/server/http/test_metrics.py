@@ -57,8 +57,8 @@ def test_the_engine_is_read_at_each_scrape() -> None:
     assert found["omserve_padded_tokens_total", ""] == 20
     assert found["omserve_bucket_switches_total", ""] == 3
     assert found["omserve_warm_up_seconds", ""] == 1.5
-    assert found["omserve_bucket_steps_total", "decode412"] == 10
-    assert found["omserve_bucket_padded_tokens_total", "prefill1160"] == 8
+    assert found["omserve_bucket_steps_total", "42decode1"] == 10
+    assert found["omserve_bucket_padded_tokens_total", "10prefill16"] == 8
 
 
 def test_a_histogram_is_cumulative_as_prometheus_has_it() -> None:
