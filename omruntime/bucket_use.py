@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from omruntime.buckets import Bucket, BucketTable, Phase
+from omruntime.buckets import Bucket, BucketTable
 from omruntime.cost_table import CostTable
 
 
@@ -54,7 +54,7 @@ class BucketUse:
     """Counts by bucket; for the engine thread alone.
 
     Attributes:
-        num_tokens: Computed for requests, by phase of the bucket.
+        num_tokens: Computed for requests.
         num_places: Tokens that the buckets of all steps had places for.
         num_switches: Steps that ran another bucket than the step before.
     """
@@ -62,7 +62,7 @@ class BucketUse:
     def __init__(self, table: BucketTable) -> None:
         self._counts = {bucket: _Count() for bucket in table}
         self._last: Bucket | None = None
-        self.num_tokens = dict.fromkeys(Phase, 0)
+        self.num_tokens = 0
         self.num_places = 0
         self.num_switches = 0
 
@@ -72,7 +72,7 @@ class BucketUse:
         count.num_steps += 1
         count.num_rows += num_rows
         count.num_tokens += num_tokens
-        self.num_tokens[bucket.phase] += num_tokens
+        self.num_tokens += num_tokens
         self.num_places += bucket.batch * bucket.tokens
         self.num_switches += self._last not in (None, bucket)
         self._last = bucket

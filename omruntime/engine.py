@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from omruntime.block_pool import NULL_BLOCK, BlockPool
 from omruntime.bucket_use import BucketUse
-from omruntime.buckets import Bucket, Phase
+from omruntime.buckets import Bucket
 from omruntime.bundle_files import check_files
 from omruntime.cost_file import CostFile, CostKey
 from omruntime.cost_table import CostTable
@@ -117,7 +117,7 @@ class Engine:
         self._check_every = settings.check_invariants_every
         self._use = BucketUse(self._buckets)
         self._warm_up_s = 0.0
-        self._num_steps = 0
+        self._num_steps = self._num_prefill_tokens = 0
         self._device_error: str | None = None
         self._deltas = StepDeltas()
         # Why nothing may touch the device any more; None while all is well.
@@ -264,6 +264,7 @@ class Engine:
         start = time.perf_counter()
         num_tokens = sum(row.num_tokens for row in plan.rows)
         self._use.ran(plan.bucket, len(plan.rows), num_tokens)
+        self._num_prefill_tokens += sum(row.num_prompt_tokens for row in plan.rows)
         try:
             logits = self._executor.run(plan)
             self._costs.refine(plan.bucket, time.perf_counter() - start)
@@ -335,9 +336,9 @@ class Engine:
             self._num_steps,
             self._scheduler.num_quarantined,
             cache,
-            sum(self._use.num_tokens.values()),
+            self._use.num_tokens,
             self._use.num_places,
-            self._use.num_tokens[Phase.PREFILL],
+            self._num_prefill_tokens,
             self._deltas.num_generated_tokens,
             self._use.num_switches,
         )

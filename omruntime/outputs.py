@@ -87,8 +87,8 @@ class EngineCounters:
         num_computed_tokens: Tokens that the rows of all steps have computed.
         num_step_places: Tokens that the buckets of those steps had places for; what is more
             than computed was padding.
-        num_prefill_tokens: Tokens of prompts, and of what was preempted, that prefill steps
-            have computed.
+        num_prefill_tokens: Tokens of prompts that were computed, those of what was preempted
+            again.
         num_generated_tokens: Tokens of answers.
         num_bucket_switches: Steps that ran another bucket than the step before.
     """

@@ -26,6 +26,12 @@ class RowPlan:
     is_computed: bool = False
 
     @property
+    def num_prompt_tokens(self) -> int:
+        """How many tokens of the prompt the row computes."""
+        left = self.sequence.num_prompt_tokens - self.start
+        return 0 if left <= 0 or self.is_computed else min(left, self.num_tokens)
+
+    @property
     def scores(self) -> bool:
         """Whether the row's logits say how likely the prompt's next token was."""
         return self.is_computed and not self.samples

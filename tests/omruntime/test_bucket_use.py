@@ -20,7 +20,7 @@ def test_what_a_bucket_had_places_for_and_did_not_compute_is_padding() -> None:
     assert (full.num_steps, full.num_rows, full.num_tokens) == (2, 3, 42)
     assert (full.num_padded_rows, full.num_padded_tokens) == (1, 22)
     assert reports[DECODE].num_padded_tokens == 0
-    assert (use.num_tokens[Phase.PREFILL], use.num_places) == (42, 64)
+    assert (use.num_tokens, use.num_places) == (42, 64)
 
 
 def test_a_switch_is_a_step_of_another_bucket_than_the_one_before() -> None:
