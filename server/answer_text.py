@@ -9,7 +9,7 @@ from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import FinishReason
 from server.detokenizer import Detokenizer
 from server.stop_strings import StopMatcher
-from server.text import TextDelta, Usage
+from server.text import TextDelta, TextWatch, Usage
 from server.tokenizer import Tokenizer
 
 
@@ -18,7 +18,7 @@ class AnswerText:
 
     Attributes:
         finished: Whether the terminal delta was given out.
-        stopped: Whether a stop string ended the text; the engine need not go on.
+        stopped: Whether a stop string or a watch ended the text; the engine need not go on.
     """
 
     def __init__(
@@ -29,12 +29,14 @@ class AnswerText:
         tokenizer: Tokenizer,
         has_text: bool = True,
         eos_token_ids: Collection[int] = (),
+        watch: TextWatch | None = None,
     ) -> None:
         """Begin one answer; without text nothing is decoded, and no stop string found.
 
         Args:
             eos_token_ids: What a constrained answer may end with; any other last token has
                 completed it and belongs to its text.
+            watch: Ends the text where it says that it is complete.
         """
         self.finished = False
         self._index = index
@@ -45,13 +47,15 @@ class AnswerText:
         self._end_token_ids = frozenset((*eos_token_ids, *params.stop_token_ids))
         self._detokenizer = Detokenizer(tokenizer, params.skip_special_tokens)
         self._stop = StopMatcher(params.stop, params.include_stop)
+        self._watch = watch
         self._matched: str | None = None
+        self._is_complete = False
         self._num_output_tokens = 0
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop string ended the text; the engine need not go on."""
-        return self._matched is not None
+        """Whether a stop string or a watch ended the text; the engine need not go on."""
+        return self._matched is not None or self._is_complete
 
     def accept(self, delta: TokenDelta) -> TextDelta | None:
         """The text of the next tokens; None when there is nothing to tell.
@@ -97,6 +101,7 @@ class AnswerText:
         armed = self._num_output_tokens >= self._params.min_new_tokens
         searched = self._stop.push(text, armed)
         self._matched = searched.matched
+        self._is_complete = self._watch is not None and self._watch.push(searched.text)
         return searched.text
 
     def _text_delta(self, text: str, num_tokens: int, delta: TokenDelta) -> TextDelta:

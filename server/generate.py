@@ -200,7 +200,13 @@ class TextGenerator:
             )
             has_text = not request.output.omit_text
             text = AnswerText(
-                index, len(prompt), choice, self._tokenizer, has_text, self._eos_token_ids
+                index,
+                len(prompt),
+                choice,
+                self._tokenizer,
+                has_text,
+                self._eos_token_ids,
+                None if request.new_watch is None else request.new_watch(),
             )
             is_scored = choice.prompt_logprobs is not None
             part = PromptPart(prompt, is_scored, request.score_from, echoed)

@@ -60,6 +60,8 @@ ENGINE_HELP = {
 
 # How models write tool calls down; the parsers are the HTTP gateway's.
 TOOL_PARSERS = ("hermes", "llama3")
+# How models mark their thoughts; the splitter is the HTTP gateway's, too.
+REASONING_PARSERS = ("auto", "think", "none")
 
 
 def _help(text: str) -> dict[str, str]:
@@ -115,6 +117,10 @@ class Settings:
         default=None,
         metadata=_help("How the model writes tool calls: hermes or llama3; unset: by template."),
     )
+    reasoning_parser: str = field(
+        default="auto",
+        metadata=_help("How the model marks thoughts: think or none; auto: by template."),
+    )
     log_level: str = field(default="info", metadata=_help(f"One of {', '.join(LEVELS)}."))
     drain_delay_s: float = field(
         default=0.0,
@@ -152,6 +158,11 @@ class Settings:
         if self.tool_parser not in (None, *TOOL_PARSERS):
             raise ConfigError(
                 f"tool_parser is {self.tool_parser!r}, wanted one of {', '.join(TOOL_PARSERS)}"
+            )
+        if self.reasoning_parser not in REASONING_PARSERS:
+            raise ConfigError(
+                f"reasoning_parser is {self.reasoning_parser!r}, wanted one of "
+                f"{', '.join(REASONING_PARSERS)}"
             )
         if self.log_level not in LEVELS:
             raise ConfigError(f"log_level is {self.log_level!r}, wanted one of {LEVELS}")

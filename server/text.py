@@ -5,9 +5,9 @@ Every front end (gRPC, HTTP, in-process) speaks these types and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from omruntime.outputs import RequestTimings
 from omruntime.sampling_params import SamplingParams
@@ -46,6 +46,13 @@ class OutputOptions:
     omit_token_ids: bool = False
 
 
+class TextWatch(Protocol):
+    """Reads one answer as it grows, and says when it is complete."""
+
+    def push(self, text: str) -> bool:
+        """Whether the answer is complete with this next text."""
+
+
 @dataclass(frozen=True, slots=True)
 class TextRequest:
     """One request; exactly one of `text`, `token_ids` and `messages` is given.
@@ -55,6 +62,8 @@ class TextRequest:
         template_arguments: Extra variables for the chat template, such as enable_thinking.
         score_from: Of the prompt's logprobs, those of tokens before this position are left out;
             0 leaves none out.
+        new_watch: Makes the watch of each answer, which may end it as a stop string does, behind
+            the token that completed it; not beside `omit_text`.
     """
 
     request_id: str
@@ -68,6 +77,7 @@ class TextRequest:
     output: OutputOptions = field(default_factory=OutputOptions)
     bypasses_prefix_cache: bool = False
     score_from: int = 0
+    new_watch: Callable[[], TextWatch] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,11 @@ or that is no JSON object with a name, stays text. Which parser applies is `tool
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
+
+from server.http.tag_search import tail_length
 
 _ARGUMENTS = ("arguments", "parameters")
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
@@ -31,6 +33,10 @@ Piece = str | CallPiece
 class CallParser(Protocol):
     """Reads one answer."""
 
+    @property
+    def has_whole_call(self) -> bool:
+        """Whether a call has come to its end."""
+
     def push(self, text: str) -> list[Piece]:
         """What the next text gives; a string is content."""
 
@@ -40,6 +46,9 @@ class CallParser(Protocol):
 
 class NamedCall:
     """The whole answer is the arguments of one tool."""
+
+    has_whole_call = False
+    """Only the end of the answer is the end of the call."""
 
     def __init__(self, name: str) -> None:
         self._name: str | None = name
@@ -67,6 +76,11 @@ class HermesCalls:
         self._is_inside = False
         self._space = ""
         self._num_calls = 0
+
+    @property
+    def has_whole_call(self) -> bool:
+        """As CallParser."""
+        return self._num_calls > 0 or (self._object is not None and self._object.is_whole_call)
 
     def push(self, text: str) -> list[Piece]:
         """As CallParser."""
@@ -103,7 +117,7 @@ class HermesCalls:
         if tag:
             self._is_inside, self._held = True, rest
         else:
-            kept = _tail_length(content, _OPEN)
+            kept = tail_length(content, _OPEN)
             space = content[: len(content) - kept]
             # White space before a call belongs to the format, not to the content.
             kept += len(space) - len(space.rstrip())
@@ -142,6 +156,11 @@ class JsonCalls:
         self._object: _CallObject | None = None
         self._is_content = False
         self._num_calls = 0
+
+    @property
+    def has_whole_call(self) -> bool:
+        """As CallParser."""
+        return self._num_calls > 0 or (self._object is not None and self._object.is_whole_call)
 
     def push(self, text: str) -> list[Piece]:
         """As CallParser."""
@@ -212,6 +231,11 @@ class _CallObject:
         self._values: dict[str, str] = {}
         self._num_sent = 0
         self._at = 0
+
+    @property
+    def is_whole_call(self) -> bool:
+        """Whether it is a call, and has ended."""
+        return self.is_open and self.is_done
 
     def push(self, text: str, pieces: list[Piece]) -> str:
         """Read up to the end of the object; gives the text behind it."""
@@ -297,9 +321,3 @@ def _text_of(literal: str) -> str:
     except ValueError:
         return ""
     return value if isinstance(value, str) else ""
-
-
-def _tail_length(text: str, tag: str) -> int:
-    """Length of the longest end of the text that may begin the tag."""
-    lengths: Iterable[int] = range(min(len(text), len(tag) - 1), 0, -1)
-    return next((n for n in lengths if tag.startswith(text[-n:])), 0)

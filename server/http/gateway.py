@@ -17,6 +17,7 @@ from fastapi import Request
 
 from server.answers import terminated_deltas
 from server.grpc_service import require_served_model
+from server.http.reasoning import Reasoning
 from server.lifecycle import Lifecycle
 from server.logs import request_id_var
 from server.seams import TextGeneratorLike
@@ -34,17 +35,26 @@ class ClientGoneError(Exception):
 class Gateway:
     """One served model over HTTP; used from one event loop."""
 
-    def __init__(self, lifecycle: Lifecycle, model: str, tool_parser: str | None = None) -> None:
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        model: str,
+        tool_parser: str | None = None,
+        reasoning_parser: str = "auto",
+    ) -> None:
         """Answer for one model; `model` is the served name.
 
         Args:
             tool_parser: How the model writes tool calls down; None: as its template says.
+            reasoning_parser: Whether its answers begin with a thought: think, none or auto.
         """
         self.tool_parser = tool_parser
+        self._reasoning = Reasoning(reasoning_parser)
         self.lifecycle = lifecycle
         self.model = model
         self.created = int(time.time())
         self._token_texts: dict[int, str] = {}
+        self._are_special: dict[int, bool] = {}
 
     def now(self) -> int:
         """Seconds since 1970, as OpenAI's bodies have them."""
@@ -68,6 +78,20 @@ class Gateway:
             text = await self.lifecycle.require_loaded().detokenize((token_id,), False)
             self._token_texts[token_id] = text
         return text
+
+    async def is_special(self, token_id: int) -> bool:
+        """Whether a token is left out of texts."""
+        if token_id not in self._are_special:
+            shown = await self.lifecycle.require_loaded().detokenize((token_id,), True)
+            self._are_special[token_id] = bool(await self.token_text(token_id)) and not shown
+        return self._are_special[token_id]
+
+    async def opens_thought(self, request: TextRequest) -> bool | None:
+        """As `Reasoning.opens_thought`, of a request with messages."""
+        generator = self.lifecycle.require_loaded()
+        return await self._reasoning.opens_thought(
+            generator, request.messages or (), request.template_arguments
+        )
 
     @asynccontextmanager
     async def deltas(self, request: TextRequest) -> AsyncIterator[AsyncGenerator[TextDelta, None]]:

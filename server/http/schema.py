@@ -94,7 +94,9 @@ class GenerationBody(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    model: StrictStr | None = Field(None, description="The served name; left out: that one.")
+    model: StrictStr | None = Field(
+        default=None, description="The served name; left out: that one."
+    )
     max_tokens: StrictInt | None = None
     temperature: Number | None = None
     top_p: Number | None = None
@@ -125,7 +127,7 @@ class GenerationBody(BaseModel):
             if name in _NOT_BUILT_IN and value not in _NOT_BUILT_IN[name]:
                 raise FieldError(name, f"{name} is not built in; leave it out")
             if name not in HARMLESS and name not in _NOT_BUILT_IN:
-                _log_once(name)
+                log_once(name)
         if self.prompt_logprobs is not None and self.stream:
             raise FieldError(
                 "prompt_logprobs", "prompt_logprobs is for whole replies; leave stream out"
@@ -135,7 +137,8 @@ class GenerationBody(BaseModel):
         return self
 
 
-def _log_once(name: str) -> None:
+def log_once(name: str) -> None:
+    """Say of an unknown field that it has no effect, the first time that it comes."""
     if name not in _logged and len(_logged) < _MAX_LOGGED:
         _logged.add(name)
         logger.warning("unknown request field has no effect field=%r", name[:64])
@@ -171,6 +174,7 @@ class Message(BaseModel):
     role: StrictStr
     content: StrictStr | list[TextPart] | None = None
     name: StrictStr | None = None
+    reasoning_content: StrictStr | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: StrictStr | None = None
 
@@ -215,8 +219,10 @@ class ChatBody(GenerationBody):
     logprobs: StrictBool | None = None
     top_logprobs: StrictInt | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    # SGLang's; false leaves a thought where it stands, in the content.
+    separate_reasoning: StrictBool | None = None
     # At most as many as OpenAI takes.
-    tools: list[Tool] | None = Field(None, max_length=128)
+    tools: list[Tool] | None = Field(default=None, max_length=128)
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: StrictBool | None = None
 

@@ -72,7 +72,7 @@ async def start_http_server(
     assert settings.http_port is not None, "the gateway is off"
     listener = _listen(bare_host(settings.host), settings.http_port)
     model = settings.served_model_name or engine.manifest.model.name
-    gateway = Gateway(lifecycle, model, settings.tool_parser)
+    gateway = Gateway(lifecycle, model, settings.tool_parser, settings.reasoning_parser)
     watch = LoadWatch(lifecycle, engine, access)
     app = build_http_app(gateway, watch, settings.max_message_mib * MIB, access.keys)
     config = uvicorn.Config(

@@ -35,7 +35,7 @@ class ToolPlan:
         template_tools: For the template's `tools`; None when it knows none.
         constraint: None: the model is free to call or not.
         new_parser: Makes the parser of one answer.
-        is_parallel: Whether more than the first call of an answer is given out.
+        is_parallel: Whether an answer may hold more than one call.
     """
 
     template_tools: list[dict[str, Any]] | None

@@ -110,23 +110,26 @@ def messages_of(body: ChatBody) -> tuple[ChatMessage, ...]:
 
 def _message(number: int, message: Message) -> ChatMessage:
     where = f"messages[{number}]"
-    extras = message.model_extra or {}
     for name in _NOT_BUILT_IN:
-        if extras.get(name):
+        if (message.model_extra or {}).get(name):
             raise FieldError("messages", f"{where}: {name} is not built in")
     if message.role == "function":
         raise FieldError("messages", f"{where}: the role function is not built in; use tool")
-    tool_extras = _tool_extras(where, message)
+    extras = _extras(where, message)
     if message.content is None and not message.tool_calls:
         raise FieldError("messages", f"{where} has no content; set it")
+    # OpenAI's newer word, which few templates know.
+    role = "system" if message.role == "developer" else message.role
     if message.content is None or isinstance(message.content, str):
-        return ChatMessage(message.role, message.content or "", tool_extras)
-    return ChatMessage(message.role, "".join(_texts(where, message)), tool_extras)
+        return ChatMessage(role, message.content or "", extras)
+    return ChatMessage(role, "".join(_texts(where, message)), extras)
 
 
-def _tool_extras(where: str, message: Message) -> dict[str, Any] | None:
-    """What a template reads of calls and their results; arguments as a mapping."""
+def _extras(where: str, message: Message) -> dict[str, Any] | None:
+    """What a template reads of thoughts, of calls and their results; arguments as a mapping."""
     found: dict[str, Any] = {}
+    if message.reasoning_content is not None:
+        found["reasoning_content"] = message.reasoning_content
     if message.tool_calls:
         if message.role != "assistant":
             raise FieldError("messages", f"{where}: tool_calls is for the role assistant")

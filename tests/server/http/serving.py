@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from omruntime.manifest import SamplingDefaults
+from omruntime.outputs import TokenDelta
+from omruntime.sequence import FinishReason, Request
+from omruntime.step import TokenLogprobs
 from server.generate import TextGenerator
 from server.http.serve import start_http_server
 from server.lifecycle import Lifecycle
 from server.loop_thread import LoopThread
 from server.settings import Settings
 from server.tokenizer import Tokenizer
-from tests.server.scripted_engine import Script, ScriptedEngine, model_facts
+from tests.server.scripted_engine import Script, ScriptedEngine, model_facts, one_by_one
 from tests.server.tiny_tokenizers import CHAT_TEMPLATE, byte_level_backend, tokenizer_of
 from tests.server.wire_fakes import FakeEngine
 
@@ -39,12 +43,13 @@ def serving(
     max_model_len: int = 512,
     ready: bool = True,
     tokenizer: Tokenizer = TOKENIZER,
+    **options: Any,
 ) -> Iterator[Serving]:
-    """Serve for the length of the block."""
+    """Serve for the length of the block; options are further settings."""
     engine = ScriptedEngine(script)
     generator = TextGenerator(engine, tokenizer, MODEL, max_model_len)
     settings = Settings(
-        Path("bundle"), http_port=0, max_message_mib=1, served_model_name=MODEL_NAME
+        Path("bundle"), http_port=0, max_message_mib=1, served_model_name=MODEL_NAME, **options
     )
     loop = LoopThread()
     lifecycle = Lifecycle()
@@ -60,3 +65,28 @@ def serving(
     finally:
         loop.run(server.stop(5.0))
         loop.close()
+
+
+def with_logprobs(deltas: Sequence[TokenDelta], k: int | None) -> list[TokenDelta]:
+    """The same deltas; when logprobs are wanted each token has one, and k alternatives."""
+    if k is None:
+        return list(deltas)
+    entry = TokenLogprobs(-0.5, tuple((100 + i, -1.5 - i) for i in range(k)))
+    return [replace(d, logprobs=(entry,) * len(d.token_ids)) for d in deltas]
+
+
+@contextmanager
+def saying(text: str, template: str, **options: Any) -> Iterator[Serving]:
+    """Serve a model that says the text, byte by byte, up to the limit."""
+
+    def script(request: Request) -> list[TokenDelta]:
+        token_ids = TOKENIZER.encode_text(text)
+        limit = request.params.max_new_tokens
+        deltas = one_by_one([*token_ids, 2], FinishReason.STOP)
+        if limit is not None and limit < len(token_ids):
+            deltas = one_by_one(token_ids[:limit], FinishReason.LENGTH)
+        return with_logprobs(deltas, request.params.logprobs)
+
+    tokenizer = tokenizer_of(byte_level_backend(), template)
+    with serving(script, max_model_len=4096, tokenizer=tokenizer, **options) as server:
+        yield server

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import httpx
 import openai
 import pytest
 
-from omruntime.outputs import TokenDelta
-from omruntime.sequence import FinishReason, Request
-from tests.server.http.serving import MODEL_NAME, TOKENIZER, Serving, serving
-from tests.server.scripted_engine import one_by_one
-from tests.server.tiny_tokenizers import CHAT_TEMPLATE, byte_level_backend, tokenizer_of
+from tests.server.http.serving import MODEL_NAME, TOKENIZER, Serving, saying
+from tests.server.tiny_tokenizers import CHAT_TEMPLATE
 
 ASK = [{"role": "user", "content": "x"}]
 HERMES = (
@@ -43,22 +38,6 @@ NAMED = {"type": "function", "function": {"name": "f"}}
 
 def call(name: str, arguments: str = ARGUMENTS, key: str = "arguments") -> str:
     return f'{{"name": "{name}", "{key}": {arguments}}}'
-
-
-@contextmanager
-def saying(text: str, template: str = HERMES) -> Iterator[Serving]:
-    """A server whose model says the text, byte by byte, up to the limit."""
-
-    def script(request: Request) -> list[TokenDelta]:
-        token_ids = TOKENIZER.encode_text(text)
-        limit = request.params.max_new_tokens
-        if limit is not None and limit < len(token_ids):
-            return one_by_one(token_ids[:limit], FinishReason.LENGTH)
-        return one_by_one([*token_ids, 2], FinishReason.STOP)
-
-    tokenizer = tokenizer_of(byte_level_backend(), template)
-    with serving(script, max_model_len=4096, tokenizer=tokenizer) as server:
-        yield server
 
 
 def ask(server: Serving, stream: bool, **wishes: Any) -> tuple[str, list[tuple[str, str]], str]:
@@ -143,7 +122,7 @@ def test_a_named_tool_is_enforced(stream: bool) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_required_calls_are_enforced(stream: bool) -> None:
-    with saying(f"[{call('f')}, {call('g')}]") as server:
+    with saying(f"[{call('f')}, {call('g')}]", HERMES) as server:
         found = ask(server, stream, tool_choice="required")
         assert found == ("", [("f", ARGUMENTS), ("g", ARGUMENTS)], "tool_calls")
         constraint = server.engine.submitted[-1].params.constraint
@@ -151,13 +130,36 @@ def test_required_calls_are_enforced(stream: bool) -> None:
         schema = json.loads(constraint.json_schema or "")
         names = [one["properties"]["name"] for one in schema["items"]["anyOf"]]
         assert names == [{"const": "f"}, {"const": "g"}]
-        one = ask(server, stream, tool_choice="required", parallel_tool_calls=False)
-        assert one[1] == [("f", ARGUMENTS)]
+        ask(server, stream, tool_choice="required", parallel_tool_calls=False)
+        constraint = server.engine.submitted[-1].params.constraint
+        assert constraint is not None
+        assert json.loads(constraint.json_schema or "")["maxItems"] == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("template", "text", "content"),
+    [
+        (HERMES, "Let me see.\n" + hermes(call("f"), call("g")), "Let me see."),
+        (HERMES, hermes("nonsense", call("f"), call("g")), "<tool_call>\nnonsense\n</tool_call>"),
+        (LLAMA, call("f", key="parameters") + "; " + call("g", key="parameters"), ""),
+    ],
+)
+def test_one_call_ends_the_answer_where_several_are_not_wanted(
+    template: str, text: str, content: str, stream: bool
+) -> None:
+    """Nothing is generated and then left out."""
+    with saying(text, template) as server:
+        found = ask(server, stream, parallel_tool_calls=False)
+        assert found == (content, [("f", ARGUMENTS)], "tool_calls")
+        assert server.engine.cancelled == [server.engine.submitted[0].request_id]
+        free = ask(server, stream, tools=None, parallel_tool_calls=False)
+        assert free == (text, [], "stop")
 
 
 def test_definitions_of_required_tools_keep_apart() -> None:
     made = {"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": {"A": {}}}
-    with saying("[]") as server:
+    with saying("[]", HERMES) as server:
         ask(server, False, tools=[tool("f", made), tool("g", made)], tool_choice="required")
         constraint = server.engine.submitted[-1].params.constraint
     assert constraint is not None
@@ -170,7 +172,7 @@ def test_definitions_of_required_tools_keep_apart() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_none_yields_none(stream: bool) -> None:
     """BL-36."""
-    with saying(hermes(call("f"))) as server:
+    with saying(hermes(call("f")), HERMES) as server:
         assert ask(server, stream, tool_choice="none") == (hermes(call("f")), [], "stop")
 
 
@@ -187,7 +189,7 @@ def test_calls_in_the_history(arguments: Any) -> None:
         },
         {"role": "tool", "tool_call_id": "c1", "content": "42"},
     ]
-    with saying("ok") as server:
+    with saying("ok", HERMES) as server:
         assert ask(server, False, messages=history)[0] == "ok"
         prompt = TOKENIZER.decode(server.engine.submitted[-1].prompt_token_ids, False)
     wanted = '{"city": "Paris"}[city=Paris]' if arguments else "{}"

@@ -1,0 +1,78 @@
+"""Reasoning: whether the answers of a model begin with a thought, and whether a prompt opens one.
+
+Found by rendering the bundle's chat template, unless the operator says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from omruntime.errors import RequestError
+from server.http.think_splitter import CLOSE, OPEN
+from server.seams import TextGeneratorLike
+from server.text import ChatMessage
+
+_PROBE = "omserve_probe"
+_ASK = (ChatMessage("user", "x"),)
+_HISTORY = (*_ASK, ChatMessage("assistant", f"{OPEN}{_PROBE}{CLOSE}x"), *_ASK)
+_DIRECT = {"enable_thinking": False}
+
+
+class Reasoning:
+    """Of one served model."""
+
+    def __init__(self, parser: str) -> None:
+        """Begin.
+
+        Args:
+            parser: One of `settings.REASONING_PARSERS`.
+        """
+        self._thinks = {"think": True, "none": False}.get(parser)
+
+    async def opens_thought(
+        self,
+        generator: TextGeneratorLike,
+        messages: Sequence[ChatMessage],
+        arguments: Mapping[str, Any] | None,
+    ) -> bool | None:
+        """Whether the prompt of a conversation opens a thought; None when the model thinks none.
+
+        Raises:
+            PreconditionError, RequestError: As `render_chat`.
+        """
+        if self._thinks is None:
+            self._thinks = await _shows_thoughts(generator)
+        if not self._thinks:
+            return None
+        return _is_open(await generator.render_chat(messages, arguments))
+
+
+async def _shows_thoughts(generator: TextGeneratorLike) -> bool:
+    """Whether the template opens a thought, can close one, or takes one out of the history."""
+    asked, direct, history = [
+        await _rendered(generator, messages, arguments)
+        for messages, arguments in ((_ASK, None), (_ASK, _DIRECT), (_HISTORY, None))
+    ]
+    is_cut = bool(history) and _PROBE not in history
+    if not (_is_open(asked) or CLOSE in direct or is_cut):
+        return False
+    # A tag that is a special token is left out of texts, so nothing could be found by it.
+    token_ids = await generator.tokenize(CLOSE, False)
+    return CLOSE in await generator.detokenize(token_ids, True)
+
+
+async def _rendered(
+    generator: TextGeneratorLike,
+    messages: Sequence[ChatMessage],
+    arguments: Mapping[str, Any] | None,
+) -> str:
+    try:
+        return await generator.render_chat(messages, arguments)
+    except RequestError:
+        return ""
+
+
+def _is_open(prompt: str) -> bool:
+    """Whether the prompt ends inside of a thought; what users write stands further up."""
+    return prompt.rstrip().endswith(OPEN)
