@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 
-from omruntime.errors import DeviceError, OmError, ShuttingDownError
+from omruntime.errors import DeviceError, OmError, OverloadedError, ShuttingDownError
 from omruntime.sequence import FinishReason
 from server.text import PromptToken, TextDelta, Usage
 
@@ -34,6 +34,8 @@ def failure_of(delta: TextDelta) -> OmError:
     """The error of an answer that was cut off."""
     if delta.finish_reason is FinishReason.ERROR:
         return DeviceError(f"answer {delta.index} failed: {delta.error}")
+    if delta.error:
+        return OverloadedError(f"answer {delta.index} was ended: {delta.error}; send it later")
     return ShuttingDownError(
         f"answer {delta.index} was aborted by the server; send the request again"
     )

@@ -26,7 +26,18 @@ from server.http.header_limit import HeaderLimit
 from server.http.metrics import metric_routes
 from server.http.models import model_routes
 from server.http.operations import operation_routes
+from server.http.responses import response_routes
+from server.http.tgi import tgi_routes
 from server.load_watch import LoadWatch
+
+ROUTES = (
+    chat_routes,
+    completion_routes,
+    response_routes,
+    tgi_routes,
+    model_routes,
+    operation_routes,
+)
 
 
 def build_http_app(
@@ -41,7 +52,7 @@ def build_http_app(
         keys: One of them is asked for; None: none.
     """
     app = FastAPI(title="omserve", version=omserve_version(), docs_url=None, redoc_url=None)
-    for routes in (chat_routes, completion_routes, model_routes, operation_routes):
+    for routes in ROUTES:
         app.include_router(routes(gateway))
     app.include_router(metric_routes(watch))
     app.add_exception_handler(OmError, answer_om_error)

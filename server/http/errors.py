@@ -63,10 +63,10 @@ async def answer_om_error(_request: Request, error: Exception) -> JSONResponse:
 def response_to(error: OmError) -> JSONResponse:
     """The answer to a request that one of our errors ended before its first byte."""
     status, body = body_of(error)
-    return JSONResponse(body, status, _headers_of(error, status))
+    return JSONResponse(body, status, headers_of(error, status))
 
 
-def _headers_of(error: OmError, status: int) -> dict[str, str]:
+def headers_of(error: OmError, status: int) -> dict[str, str]:
     """When to try again, in whole seconds as HTTP has it, and in OpenAI's milliseconds."""
     if isinstance(error, UnauthenticatedError):
         return {"WWW-Authenticate": "Bearer", "Connection": "close"}
@@ -82,14 +82,19 @@ def _headers_of(error: OmError, status: int) -> dict[str, str]:
 async def answer_invalid_body(_request: Request, error: Exception) -> JSONResponse:
     """Answer a body that is no JSON or has a field of the wrong type."""
     assert isinstance(error, RequestValidationError)
+    message, param = invalid_body_of(error)
+    return JSONResponse(error_body(400, message, param), 400)
+
+
+def invalid_body_of(error: RequestValidationError) -> tuple[str, str | None]:
+    """What is wrong with a body, and the field's name."""
     first = error.errors()[0]
     place = [str(part) for part in first["loc"] if part != "body"]
     if first["type"] == "json_invalid":
-        message = f"the body is not JSON: {first.get('ctx', {}).get('error', first['msg'])}"
-        return JSONResponse(error_body(400, message), 400)
+        return f"the body is not JSON: {first.get('ctx', {}).get('error', first['msg'])}", None
     given = repr(first.get("input"))
     message = f"{'.'.join(place) or 'body'}: {first['msg']}; got {given[:200]}"
-    return JSONResponse(error_body(400, message, place[0] if place else None), 400)
+    return message, place[0] if place else None
 
 
 async def answer_http_error(request: Request, error: Exception) -> JSONResponse:

@@ -1,13 +1,15 @@
 """Server-sent events: how a stream of chunks is written.
 
-A fault after the first byte becomes one error event and the end of the stream, never `[DONE]`.
+A fault after the first byte becomes one error event and the end of the stream, without what ends
+others, such as `[DONE]`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
+from dataclasses import dataclass
 
 from fastapi.responses import StreamingResponse
 
@@ -21,8 +23,26 @@ MEDIA_TYPE = "text/event-stream; charset=utf-8"
 Chunks = AsyncGenerator[Mapping[str, object], None]
 
 
-async def event_stream(chunks: Chunks) -> StreamingResponse:
-    """Stream chunks as events, and `[DONE]` after the last.
+@dataclass(frozen=True, slots=True)
+class EventStyle:
+    """How a family of routes writes its events.
+
+    Attributes:
+        error_of: The event of an error after the first byte.
+        end: What follows the last event of a stream without an error.
+        is_named: Whether each event's line of type repeats its chunk's `type`.
+    """
+
+    error_of: Callable[[OmError], Mapping[str, object]] = lambda error: body_of(error)[1]
+    end: str = "data: [DONE]\n\n"
+    is_named: bool = False
+
+
+OPENAI = EventStyle()
+
+
+async def event_stream(chunks: Chunks, style: EventStyle = OPENAI) -> StreamingResponse:
+    """Stream chunks as events.
 
     Raises:
         OmError: The request was refused before its first chunk, so no event was sent.
@@ -32,21 +52,25 @@ async def event_stream(chunks: Chunks) -> StreamingResponse:
     except BaseException:
         await chunks.aclose()
         raise
-    return StreamingResponse(_events(first, chunks), headers=HEADERS, media_type=MEDIA_TYPE)
+    events = _events(first, chunks, style)
+    return StreamingResponse(events, headers=HEADERS, media_type=MEDIA_TYPE)
 
 
-async def _events(first: Mapping[str, object], chunks: Chunks) -> AsyncGenerator[str, None]:
+async def _events(
+    first: Mapping[str, object], chunks: Chunks, style: EventStyle
+) -> AsyncGenerator[str, None]:
     # Closed when the client goes away, which aborts the request.
     async with aclosing(chunks):
-        yield _event(first)
+        yield _event(first, style)
         try:
             async for chunk in chunks:
-                yield _event(chunk)
+                yield _event(chunk, style)
         except OmError as error:
-            yield _event(body_of(error)[1])
+            yield _event(style.error_of(error), style)
             return
-        yield "data: [DONE]\n\n"
+        yield style.end
 
 
-def _event(chunk: Mapping[str, object]) -> str:
-    return f"data: {json.dumps(chunk, ensure_ascii=False, separators=(',', ':'))}\n\n"
+def _event(chunk: Mapping[str, object], style: EventStyle) -> str:
+    name = f"event: {chunk['type']}\n" if style.is_named else ""
+    return f"{name}data: {json.dumps(chunk, ensure_ascii=False, separators=(',', ':'))}\n\n"
