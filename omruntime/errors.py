@@ -144,12 +144,20 @@ class CallError(OmError):
         code: The gRPC status by name, such as `INVALID_ARGUMENT`.
         retry_after_s: Seconds that the server asks to wait before another try; None when it
             does not say.
+        is_unsent: Whether there was no connection, so that no server has the call.
     """
 
-    def __init__(self, code: str, message: str, retry_after_s: float | None = None) -> None:
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        retry_after_s: float | None = None,
+        is_unsent: bool = False,
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.retry_after_s = retry_after_s
+        self.is_unsent = is_unsent
 
 
 class DeviceError(OmError):

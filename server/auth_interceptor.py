@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 
 import grpc
 import grpc.aio
 
 from omruntime.errors import UnauthenticatedError
 from server.api_keys import HEADER, ApiKeys
-from server.callers import caller_var
+from server.callers import authenticate_var, renew_caller
 from server.status import status_of
 
 logger = logging.getLogger(__name__)
@@ -45,7 +46,8 @@ class ApiKeyInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 for name, value in handler_call_details.invocation_metadata
                 if name == HEADER
             ]
-            caller_var.set(self._keys.authenticate(values))
+            authenticate_var.set(partial(self._keys.authenticate, values))
+            renew_caller()
         except UnauthenticatedError as error:
             return _refusal(method, error)
         return await continuation(handler_call_details)

@@ -6,6 +6,7 @@ Whoever checks keys sets `caller_var`; nothing is checked here. Limits are `call
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -43,12 +44,30 @@ class Caller:
 caller_var: ContextVar[Caller | None] = ContextVar("caller", default=None)
 """Whom the current task serves; None when the server asks for no keys."""
 
+authenticate_var: ContextVar[Callable[[], Caller] | None] = ContextVar("authenticate", default=None)
+"""Checks the current call's key anew; None when the server asks for no keys."""
+
+
+def renew_caller() -> Caller | None:
+    """Look up whom the current task serves as of now, and set `caller_var`.
+
+    For each request of a call that may outlive its key, or the key's limits.
+
+    Raises:
+        UnauthenticatedError: The key was withdrawn.
+    """
+    authenticate = authenticate_var.get()
+    if authenticate is not None:
+        caller_var.set(authenticate())
+    return caller_var.get()
+
 
 def as_callers(request: TextRequest) -> TextRequest:
     """The request in the caller's own name; unchanged when the server asks for no keys.
 
     Cached prompts are kept apart by tenant: how fast an answer begins, and `num_cached_tokens`,
-    would otherwise tell whether somebody else has sent the same beginning.
+    would otherwise tell whether somebody else has sent the same beginning. So are request ids: a
+    taken one would tell that another's request lives.
 
     Raises:
         ForbiddenError: It names another tenant than the key's.
@@ -64,6 +83,7 @@ def as_callers(request: TextRequest) -> TextRequest:
         )
     return dataclasses.replace(
         request,
+        owner=caller.tenant,
         cache_salt=f"{caller.tenant}:{request.cache_salt}",
         scheduling=dataclasses.replace(
             scheduling, tenant=caller.tenant, tenant_weight=caller.tenant_weight

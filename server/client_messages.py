@@ -264,7 +264,7 @@ def call_error(error: grpc.RpcError, target: str) -> CallError:
     code, details = error.code(), error.details() or ""
     retry_after_s = retry_after_of(error.trailing_metadata())
     if code is grpc.StatusCode.UNAVAILABLE and _is_unreachable(details):
-        return CallError(code.name, f"no server answers at {target}: {details}")
+        return CallError(code.name, f"no server answers at {target}: {details}", is_unsent=True)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return CallError(code.name, f"the deadline passed before {target} answered in full")
     return CallError(code.name, details or code.name, retry_after_s)

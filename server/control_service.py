@@ -22,8 +22,8 @@ from server.control_messages import (
     load_to,
     snapshot_to,
 )
-from server.dialects.event_writer import EventWriter
 from server.draining import MAX_GRACE_S, Drain
+from server.event_writer import EventWriter
 from server.grpc_service import require_served_model, require_unary_size
 from server.lifecycle import Lifecycle
 from server.load_watch import DEFAULT_INTERVAL_S, LoadWatch
@@ -142,11 +142,12 @@ class GrpcControlService(control_pb2_grpc.ControlServiceServicer):
         which = request.WhichOneof("target")
         if which == "request_id" and request.request_id:
             # Not to others: whether their requests live is theirs to know, too.
-            if not generator.abort(request.request_id, own_tenant()):
+            num_aborted = generator.abort(request.request_id, own_tenant())
+            if not num_aborted:
                 raise UnknownRequestError(
                     f"no live request has the id {request.request_id[:200]!r}; it may have ended"
                 )
-            return pb.AbortResponse(num_aborted=1)
+            return pb.AbortResponse(num_aborted=num_aborted)
         if which == "all":
             require_steering(self._access, "aborting all requests")
             return pb.AbortResponse(num_aborted=generator.abort_all())

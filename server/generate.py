@@ -7,7 +7,7 @@ whichever way it comes. Front ends call it; it knows none of them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -58,7 +58,8 @@ class TextGenerator:
         self._tokenizer = tokenizer
         self._prompts = PromptEncoder(tokenizer, model, max_model_len)
         self._eos_token_ids = model.eos_token_ids
-        self._live: dict[str, _LiveRequest] = {}
+        # By owner and id.
+        self._live: dict[tuple[str, str], _LiveRequest] = {}
 
     @staticmethod
     def open(bundle: Path, engine: EngineLike) -> TextGenerator:
@@ -79,8 +80,9 @@ class TextGenerator:
             RequestError: Before the first delta: the request is wrong, or its id is live.
             OverloadedError, ShuttingDownError: Before the first delta.
         """
-        self._require_new_id(request.request_id)
-        live = self._live[request.request_id] = _LiveRequest(request.scheduling.tenant)
+        key = request.owner, request.request_id
+        self._require_new_id(*key)
+        live = self._live[key] = _LiveRequest(request.scheduling.tenant)
         try:
             await self._submit(request, live)
             if live.aborted:
@@ -95,34 +97,37 @@ class TextGenerator:
                         yield answer.prompt.put_into(text_delta, delta)
         finally:
             self._cancel(live)
-            del self._live[request.request_id]
+            del self._live[key]
 
     async def complete(self, request: TextRequest) -> tuple[TextDelta, ...]:
         """All answers, each as one delta that holds everything; raises as `stream`."""
         async with aclosing(self.stream(request)) as deltas:
             return join_deltas([delta async for delta in deltas])
 
-    def abort(self, request_id: str, tenant: str | None = None) -> bool:
-        """End a live request soon, each answer with ABORT; False when there is none.
+    def abort(self, request_id: str, tenant: str | None = None) -> int:
+        """End live requests of an id soon, each answer with ABORT; how many.
 
         Args:
-            request_id: Its id.
-            tenant: Whose requests alone count; None: everybody's.
+            request_id: Their id, of which each owner may have one.
+            tenant: Whose request alone counts; None: everybody's.
         """
-        live = self._live.get(request_id)
-        if live is None or tenant not in (None, live.tenant):
-            return False
-        live.aborted = True
-        self._cancel(live)
-        return True
+        found = [live for (_, live_id), live in self._live.items() if live_id == request_id]
+        return self._abort(live for live in found if tenant in (None, live.tenant))
 
     def abort_all(self, tenant: str | None = None) -> int:
         """End all live requests soon, of one tenant or of any; how many.
 
         Those that were ended before, and are not over yet, do not count again.
         """
-        ids = [request_id for request_id, live in self._live.items() if not live.aborted]
-        return sum(self.abort(request_id, tenant) for request_id in ids)
+        found = [live for live in self._live.values() if not live.aborted]
+        return self._abort(live for live in found if tenant in (None, live.tenant))
+
+    def _abort(self, requests: Iterable[_LiveRequest]) -> int:
+        count = 0
+        for count, live in enumerate(requests, start=1):
+            live.aborted = True
+            self._cancel(live)
+        return count
 
     async def encoded(self, request: TextRequest) -> TextRequest:
         """The same request as token ids, all checks done.
@@ -161,14 +166,14 @@ class TextGenerator:
         """
         return await asyncio.to_thread(self._tokenizer.render_chat, messages, template_arguments)
 
-    def _require_new_id(self, request_id: str) -> None:
+    def _require_new_id(self, owner: str, request_id: str) -> None:
         if not 0 < len(request_id) <= MAX_REQUEST_ID_CHARS or not request_id.isprintable():
             shown = request_id if len(request_id) <= MAX_REQUEST_ID_CHARS else request_id[:32]
             raise RequestError(
                 f"request_id has {len(request_id)} characters ({shown!r}), wanted 1 to "
                 f"{MAX_REQUEST_ID_CHARS}, none of them a control character"
             )
-        if request_id in self._live:
+        if (owner, request_id) in self._live:
             raise DuplicateRequestError(
                 f"request_id {request_id!r} is that of a live request; choose another one or "
                 f"wait for its end"
@@ -180,7 +185,7 @@ class TextGenerator:
         prompt = await self._prompts.encode(request)
         params = with_seed(self._prompts.fit(request.params, len(prompt)))
         echoed = await self._echoed(request, prompt)
-        engine_ids = [_engine_id(request.request_id, i, params.n) for i in range(params.n)]
+        engine_ids = [_engine_id(request, i, params.n) for i in range(params.n)]
 
         first = Request(
             request_id=engine_ids[0],
@@ -231,8 +236,10 @@ class TextGenerator:
                 self._engine.cancel(answer.engine_id)
 
 
-def _engine_id(request_id: str, index: int, num_answers: int) -> str:
-    return request_id if num_answers == 1 else f"{request_id}#{index}"
+def _engine_id(request: TextRequest, index: int, num_answers: int) -> str:
+    # Names of tenants hold no slash, so nobody's id can be that of another tenant's request.
+    own_id = f"{request.owner}/{request.request_id}" if request.owner else request.request_id
+    return own_id if num_answers == 1 else f"{own_id}#{index}"
 
 
 def _require_text_where_needed(request: TextRequest) -> None:

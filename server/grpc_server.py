@@ -43,14 +43,23 @@ Kubernetes' liveness probes do, must not do so because it is busy.
 MAX_HEADER_BYTES = 16 << 10
 
 
-def channel_options(max_message_mib: int) -> tuple[tuple[str, int], ...]:
+# Of one connection, beside its requests: health, load, aborts, and those whose reader is slow with
+# the last event.
+SPARE_STREAMS = 128
+
+
+def channel_options(max_message_mib: int, max_requests: int) -> tuple[tuple[str, int], ...]:
     """The C-core options of our server.
 
     Args:
         max_message_mib: Largest message taken, MiB. gRPC's own 4 MiB would refuse a prompt of a
             million token ids; no bound at all would let one client take all memory.
+        max_requests: As many as the engine may run and queue. A client's library holds back calls
+            beyond the bound of a connection, without a word; so it lies where a full queue refuses
+            with one, and only bounds what a single connection can cost.
     """
     return (
+        ("grpc.max_concurrent_streams", max_requests + SPARE_STREAMS),
         ("grpc.max_receive_message_length", max_message_mib * MIB),
         # Replies are bounded where they are made, with a message that says what to do instead.
         ("grpc.max_send_message_length", -1),
@@ -113,9 +122,11 @@ async def start_grpc_server(
     interceptors: list[grpc.aio.ServerInterceptor] = [ErrorInterceptor()]
     if access.keys is not None:
         interceptors.insert(0, ApiKeyInterceptor(access.keys))
-    server = grpc.aio.server(
-        interceptors=interceptors, options=channel_options(settings.max_message_mib)
+    limits = engine.limits
+    options = channel_options(
+        settings.max_message_mib, limits.max_queued_requests + limits.max_num_seqs
     )
+    server = grpc.aio.server(interceptors=interceptors, options=options)
     inference_pb2_grpc.add_InferenceServiceServicer_to_server(  # type: ignore[no-untyped-call]
         GrpcInferenceService(lifecycle, model, settings.slow_reader_timeout_s), server
     )

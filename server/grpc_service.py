@@ -6,7 +6,6 @@ Turns wire messages into domain objects and back, nothing else. Errors leave as 
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -19,6 +18,7 @@ from google.protobuf.message import Message
 from omruntime.errors import DeviceError, OverloadedError, RequestError, UnknownModelError
 from omruntime.sequence import FinishReason
 from server.answers import final_deltas, join_deltas, slice_delta, terminated_deltas
+from server.event_writer import EventWriter
 from server.grpc_messages import (
     GenerationMessage,
     chat_messages_from,
@@ -34,6 +34,8 @@ from server.logs import request_id_var
 from server.pb import inference_pb2 as pb
 from server.pb import inference_pb2_grpc
 from server.score import score
+from server.seams import TextGeneratorLike
+from server.session import Events, RequestPath, RequestSession
 from server.text import OutputOptions, TextDelta, TextRequest
 
 # What a client at gRPC's default can read. Beyond it the client's library would refuse a reply
@@ -67,7 +69,7 @@ class GrpcInferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self, request: pb.GenerateRequest, context: grpc.aio.ServicerContext
     ) -> pb.GenerateResponse:
         """Answer a prompt in one reply."""
-        async with self._deltas(request, context) as (accepted, deltas):
+        async with self._deltas(request, context.time_remaining(), context) as (accepted, deltas):
             answers = join_deltas([delta async for delta in deltas])
         for answer in answers:
             if answer.finish_reason is FinishReason.ERROR:
@@ -86,12 +88,27 @@ class GrpcInferenceService(inference_pb2_grpc.InferenceServiceServicer):
         self, request: pb.GenerateStreamRequest, context: grpc.aio.ServicerContext
     ) -> None:
         """Answer a prompt piece by piece."""
-        async with self._deltas(request, context) as (accepted, deltas):
-            async for delta in deltas:
-                for piece in slice_delta(delta, MAX_EVENT_TOKENS):
-                    sent = _sent(piece, accepted.output)
-                    event = stream_response_to(accepted.request_id, self._model, sent)
-                    await self._write(context, event)
+        writer = EventWriter(context, self._slow_reader_timeout_s)
+        events = self._events(request, context.time_remaining(), context)
+        async with aclosing(events) as sent:
+            async for event in sent:
+                await writer.write(event)
+
+    async def Session(  # noqa: N802 - the RPC's name
+        self, frames: AsyncIterator[bytes], context: grpc.aio.ServicerContext
+    ) -> None:
+        """Answer prompts as they come, all at once; one that fails leaves the others alone."""
+
+        def events(message: pb.GenerateStreamRequest, timeout_s: float | None) -> Events:
+            limits = [s for s in (timeout_s, context.time_remaining()) if s is not None]
+            return self._events(message, min(limits, default=None))
+
+        def abort(request_id: str, tenant: str | None) -> None:
+            self._lifecycle.require_loaded().abort(request_id, tenant)
+
+        writer = EventWriter(context, self._slow_reader_timeout_s)
+        session = RequestSession(RequestPath(events, abort), writer, self._slow_reader_timeout_s)
+        await session.run(frames)
 
     async def Score(  # noqa: N802 - the RPC's name
         self, request: pb.ScoreRequest, context: grpc.aio.ServicerContext
@@ -100,7 +117,7 @@ class GrpcInferenceService(inference_pb2_grpc.InferenceServiceServicer):
         generator = self._lifecycle.require_serving()
         self._require_model(request)
         wanted = score_request_from(request)
-        wanted = replace(wanted, prompt=with_deadline(wanted.prompt, context))
+        wanted = replace(wanted, prompt=with_deadline(wanted.prompt, context.time_remaining()))
         request_id = wanted.prompt.request_id
 
         def stream(part: TextRequest) -> AsyncGenerator[TextDelta, None]:
@@ -115,17 +132,39 @@ class GrpcInferenceService(inference_pb2_grpc.InferenceServiceServicer):
         require_unary_size(response, "ask for fewer top_logprobs or continuations")
         return response
 
+    async def _events(
+        self,
+        message: pb.GenerateStreamRequest,
+        left_s: float | None,
+        told: grpc.aio.ServicerContext | None = None,
+    ) -> Events:
+        """The events of a request, alone in its call or in a session; arguments as `_deltas`."""
+        async with self._deltas(message, left_s, told) as (accepted, deltas):
+            async for delta in deltas:
+                for piece in slice_delta(delta, MAX_EVENT_TOKENS):
+                    sent = _sent(piece, accepted.output)
+                    yield stream_response_to(accepted.request_id, self._model, sent)
+
     @asynccontextmanager
     async def _deltas(
-        self, message: GenerationMessage, context: grpc.aio.ServicerContext
+        self,
+        message: GenerationMessage,
+        left_s: float | None,
+        told: grpc.aio.ServicerContext | None,
     ) -> AsyncIterator[tuple[TextRequest, AsyncIterator[TextDelta]]]:
-        """The one path of both RPCs; leaving it early aborts the request."""
+        """The one path of all RPCs that generate; leaving it early aborts the request.
+
+        Args:
+            left_s: Seconds within which it must end.
+            told: The call whose initial metadata is to carry the request id.
+        """
         generator = self._lifecycle.require_serving()
         self._require_model(message)
-        request = with_deadline(text_request_from(message), context)
+        request = with_deadline(text_request_from(message), left_s)
         request_id_var.set(request.request_id)
         with self._lifecycle.running():
-            await context.send_initial_metadata((("omserve-request-id", request.request_id),))
+            if told is not None:
+                await told.send_initial_metadata((("omserve-request-id", request.request_id),))
             async with aclosing(terminated_deltas(generator, request, self._lifecycle)) as deltas:
                 if not request.output.final_only:
                     yield request, deltas
@@ -133,44 +172,14 @@ class GrpcInferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 async with aclosing(final_deltas(deltas)) as answers:
                     yield request, answers
 
-    async def _write(
-        self, context: grpc.aio.ServicerContext, event: pb.GenerateStreamResponse
-    ) -> None:
-        """Send an event; waits while the reader's window is full."""
-        try:
-            async with asyncio.timeout(self._slow_reader_timeout_s):
-                await context.write(event)
-        except TimeoutError:
-            raise OverloadedError(
-                f"the reader took nothing for {self._slow_reader_timeout_s:g} s, so the request "
-                f"was aborted; read the stream as it comes"
-            ) from None
-
     async def Tokenize(  # noqa: N802 - the RPC's name
         self, request: pb.TokenizeRequest, context: grpc.aio.ServicerContext
     ) -> pb.TokenizeResponse:
         """Turn text, or a chat, into token ids."""
         generator = self._lifecycle.require_serving()
         self._require_model(request)
-        which = request.WhichOneof("input")
-        if which is None:
-            raise RequestError("nothing to tokenize: set one of text and chat")
-        text = request.text
-        if which == "chat":
-            messages = chat_messages_from(request.chat)
-            text = await generator.render_chat(messages, template_arguments_from(request.chat))
-        if len(text) > MAX_TOKENIZE_CHARS:
-            raise RequestError(
-                f"{which} has {len(text)} characters, wanted at most {MAX_TOKENIZE_CHARS}; "
-                f"send it in pieces"
-            )
-        add_special_tokens = (
-            request.add_special_tokens
-            if request.HasField("add_special_tokens")
-            else which == "text"
-        )
-        token_ids = await generator.tokenize(text, add_special_tokens)
-        response = pb.TokenizeResponse(token_ids=token_ids, text=text)
+        with self._lifecycle.running():
+            response = await _tokenized(generator, request)
         require_unary_size(response, "send a shorter text")
         return response
 
@@ -186,7 +195,8 @@ class GrpcInferenceService(inference_pb2_grpc.InferenceServiceServicer):
                 f"{MAX_DETOKENIZE_IDS}; send them in pieces"
             )
         skip = request.skip_special_tokens if request.HasField("skip_special_tokens") else True
-        text = await generator.detokenize(tuple(request.token_ids), skip)
+        with self._lifecycle.running():
+            text = await generator.detokenize(tuple(request.token_ids), skip)
         response = pb.DetokenizeResponse(text=text)
         require_unary_size(response, "send fewer ids")
         return response
@@ -199,17 +209,38 @@ class GrpcInferenceService(inference_pb2_grpc.InferenceServiceServicer):
             require_served_model(message.model, self._model)
 
 
+async def _tokenized(
+    generator: TextGeneratorLike, request: pb.TokenizeRequest
+) -> pb.TokenizeResponse:
+    which = request.WhichOneof("input")
+    if which is None:
+        raise RequestError("nothing to tokenize: set one of text and chat")
+    text = request.text
+    if which == "chat":
+        messages = chat_messages_from(request.chat)
+        text = await generator.render_chat(messages, template_arguments_from(request.chat))
+    if len(text) > MAX_TOKENIZE_CHARS:
+        raise RequestError(
+            f"{which} has {len(text)} characters, wanted at most {MAX_TOKENIZE_CHARS}; "
+            f"send it in pieces"
+        )
+    add_special_tokens = (
+        request.add_special_tokens if request.HasField("add_special_tokens") else which == "text"
+    )
+    token_ids = await generator.tokenize(text, add_special_tokens)
+    return pb.TokenizeResponse(token_ids=token_ids, text=text)
+
+
 def _sent(delta: TextDelta, output: OutputOptions) -> TextDelta:
     """What of a delta is sent."""
     return replace(delta, token_ids=()) if output.omit_token_ids else delta
 
 
-def with_deadline(request: TextRequest, context: grpc.aio.ServicerContext) -> TextRequest:
+def with_deadline(request: TextRequest, left_s: float | None) -> TextRequest:
     """The request with the call's deadline, if it has one, so that the engine keeps it as well.
 
     A cancelled call ends its request too, but only when the event loop gets to it.
     """
-    left_s = context.time_remaining()
     if left_s is None:
         return request
     deadline = time.monotonic() + left_s

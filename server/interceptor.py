@@ -7,8 +7,6 @@ Only our own services and the dialects pass through it; health and reflection an
 
 from __future__ import annotations
 
-import logging
-import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -16,18 +14,11 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
-from omruntime.errors import OmError, RequestError
+from omruntime.errors import RequestError
 from server.dialects.names import DIALECT_NAMES
+from server.failure import failure_of
 from server.grpc_messages import require_known_fields
-from server.redaction import public_text
 from server.retry_info import retry_metadata
-from server.status import retry_after_of, status_of
-
-logger = logging.getLogger(__name__)
-
-# A status message travels in HTTP/2 trailers, which peers bound at 8 KiB or more, all told; one
-# over the bound turns the whole status into another one. Percent-encoding may treble it.
-MAX_MESSAGE_CHARACTERS = 1000
 
 _OUR_PREFIXES = ("/omserve.", *(f"/{name}/" for name in DIALECT_NAMES))
 
@@ -75,15 +66,10 @@ def _translating(behavior: _Behavior, parse: _Parse | None, method: str) -> _Beh
             return await behavior(raw if parse is None else read_message(parse, raw), context)
         except grpc.aio.AbortError:
             raise
-        except OmError as error:
-            return await _abort(context, method, error)
-        except Exception:
-            error_id = secrets.token_hex(8)
-            logger.exception("RPC failed unexpectedly method=%s error_id=%s", method, error_id)
-            return await context.abort(
-                grpc.StatusCode.INTERNAL,
-                f"internal error {error_id}; the server's log has the details under this id",
-            )
+        except Exception as error:
+            failure = failure_of(error, method)
+            metadata = retry_metadata(failure.code, failure.message, failure.retry_after_s)
+            return await context.abort(failure.code, failure.message, metadata)
 
     return call
 
@@ -95,25 +81,16 @@ def read_message(parse: _Parse, raw: bytes) -> Message:
         RequestError: They are not such a message.
         NotBuiltInError: The message has fields that are not known here.
     """
-    try:
-        message = parse(raw)
-    except DecodeError as error:
-        raise RequestError(
-            f"the request's {len(raw)} bytes are not the protobuf message of this RPC: {error}"
-        ) from error
+    message = parse_message(parse, raw)
     require_known_fields(message)
     return message
 
 
-async def _abort(context: grpc.aio.ServicerContext, method: str, error: OmError) -> object:
-    code = status_of(error).grpc_code
-    logger.info("RPC refused method=%s code=%s", method, code.name)
-    message = _shortened(public_text(error))
-    return await context.abort(code, message, retry_metadata(code, message, retry_after_of(error)))
-
-
-def _shortened(message: str) -> str:
-    if len(message) <= MAX_MESSAGE_CHARACTERS:
-        return message
-    half = MAX_MESSAGE_CHARACTERS // 2 - 4
-    return f"{message[:half]} [...] {message[-half:]}"
+def parse_message(parse: _Parse, raw: bytes) -> Message:
+    """As `read_message`, for callers that look at unknown fields themselves."""
+    try:
+        return parse(raw)
+    except DecodeError as error:
+        raise RequestError(
+            f"the request's {len(raw)} bytes are not the protobuf message of this RPC: {error}"
+        ) from error

@@ -45,8 +45,8 @@ class TextGeneratorLike(Protocol):
             RequestError: The template refuses the conversation.
         """
 
-    def abort(self, request_id: str, tenant: str | None = None) -> bool:
-        """End a live request soon, of one tenant or of any; False when there is none."""
+    def abort(self, request_id: str, tenant: str | None = None) -> int:
+        """End live requests of an id soon, of one tenant or of any; how many."""
 
     def abort_all(self, tenant: str | None = None) -> int:
         """End all live requests soon, of one tenant or of any; how many."""

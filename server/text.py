@@ -58,7 +58,8 @@ class TextRequest:
     """One request; exactly one of `text`, `token_ids` and `messages` is given.
 
     Attributes:
-        request_id: Chosen by the front end; unique among live requests.
+        request_id: Chosen by the front end; unique among the live requests of one owner.
+        owner: The tenant that the caller's API key proves; empty when no keys are asked for.
         template_arguments: Extra variables for the chat template, such as enable_thinking.
         score_from: Of the prompt's logprobs, those of tokens before this position are left out;
             0 leaves none out.
@@ -78,6 +79,7 @@ class TextRequest:
     bypasses_prefix_cache: bool = False
     score_from: int = 0
     new_watch: Callable[[], TextWatch] | None = None
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from omruntime.errors import ConfigError
 from omruntime.retry_pace import LEAST_S, MOST_S, UNKNOWN_S
 from omruntime.settings import EngineSettings
 from server.client_cli import parse_arguments
-from server.grpc_server import MAX_HEADER_BYTES, READY_SERVICE
+from server.grpc_server import MAX_HEADER_BYTES, READY_SERVICE, SPARE_STREAMS
 from server.http.api_key import OPEN_PATHS
 from server.http.body_limit import READ_TIMEOUT_S
 from server.http.connection import HEADERS_TIMEOUT_S
@@ -19,6 +19,7 @@ from server.inspector import MIN_INTERVAL_S
 from server.keys_command import run_keys
 from server.load_watch import MAX_WATCHERS
 from server.overload import OVERLOADED_FROM, RECOVERED_BELOW
+from server.session import MAX_LIVE_REQUESTS
 from server.settings import list_options
 
 PAGE = (Path(__file__).parents[1] / "docs" / "security.md").read_text(encoding="utf-8")
@@ -40,6 +41,8 @@ def test_the_figures_are_the_programs() -> None:
         f"| {READ_TIMEOUT_S:g} s |",
         f"| {HEADERS_TIMEOUT_S:g} s |",
         f"`--max-queued-requests`, {EngineSettings().max_queued_requests} |",
+        f"`--max-num-seqs` and {SPARE_STREAMS} more |",
+        f"| live requests of a session | {MAX_LIVE_REQUESTS} |",
         f"`--max-queued-tokens`, {EngineSettings().max_queued_tokens:,} |",
         f"{LEAST_S:g} to {MOST_S:g} s, {UNKNOWN_S:g} s before",
         f"when {OVERLOADED_FROM:.0%} of".replace("%", " %"),

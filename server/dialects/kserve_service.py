@@ -6,8 +6,6 @@ A response's content and order are Triton's; how requests live and end is that o
 from __future__ import annotations
 
 import asyncio
-import logging
-import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -15,25 +13,25 @@ from typing import Any
 import grpc.aio
 from google.protobuf.message import Message
 
-from omruntime.errors import OmError, RequestError, UnknownModelError
+from omruntime.errors import RequestError, UnknownModelError
 from server.answers import join_deltas
+from server.callers import renew_caller
 from server.control_service import omserve_version
-from server.dialects.event_writer import EventWriter
 from server.dialects.kserve_messages import MESSAGES
 from server.dialects.kserve_request import OPTIONAL_INPUTS, OUTPUTS, InferCall, infer_call_from
 from server.dialects.kserve_tensors import TensorValue, add_tensor
 from server.dialects.live_deltas import live_deltas
+from server.event_writer import EventWriter
+from server.failure import failure_of
 from server.grpc_service import require_served_model, require_unary_size
 from server.interceptor import read_message
 from server.lifecycle import Lifecycle, ServerState
-from server.redaction import public_text
 from server.text import TextDelta
-
-logger = logging.getLogger(__name__)
 
 # There is one model in one version; Triton counts from 1.
 VERSION = "1"
 PLATFORM = "omserve"
+_STREAM_METHOD = "/inference.GRPCInferenceService/ModelStreamInfer"
 # Of Triton's model configuration.
 _CONFIG_TYPES = {"BOOL": 1, "UINT32": 4, "INT64": 9, "BYTES": 13}
 _INPUTS = {"text_input": "BYTES", "input_ids": "INT64", **OPTIONAL_INPUTS}
@@ -142,6 +140,7 @@ class KServeService:
         try:
             request: Any = read_message(MESSAGES.message_class("ModelInferRequest").FromString, raw)
             client_id = request.id
+            renew_caller()
             self._lifecycle.require_serving()
             self._require_model(request.model_name, request.model_version)
             call = infer_call_from(request)
@@ -153,13 +152,8 @@ class KServeService:
                 else:
                     answers = join_deltas([delta async for delta in deltas])
                     yield _event(self._whole_response(call, answers))
-        except OmError as error:
-            yield _error_event(client_id, public_text(error))
-        except Exception:
-            error_id = secrets.token_hex(8)
-            logger.exception("request of a stream failed unexpectedly error_id=%s", error_id)
-            text = f"internal error {error_id}; the server's log has the details under this id"
-            yield _error_event(client_id, text)
+        except Exception as error:
+            yield _error_event(client_id, failure_of(error, _STREAM_METHOD).message)
 
     def _whole_response(self, call: InferCall, answers: Sequence[TextDelta]) -> Any:
         response = _new(

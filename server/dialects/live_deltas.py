@@ -25,7 +25,7 @@ async def live_deltas(
         OmError: The request was refused or an answer failed.
     """
     generator = lifecycle.require_serving()
-    request = with_deadline(request, context)
+    request = with_deadline(request, context.time_remaining())
     request_id_var.set(request.request_id)
     with lifecycle.running():
         async with aclosing(terminated_deltas(generator, request, lifecycle)) as deltas:

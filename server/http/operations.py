@@ -63,7 +63,8 @@ def operation_routes(gateway: Gateway) -> APIRouter:
                 f"prompt has {len(body.prompt)} characters, wanted at most {MAX_TOKENIZE_CHARS}; "
                 f"send it in pieces",
             )
-        token_ids = await generator.tokenize(body.prompt, body.add_special_tokens)
+        with gateway.lifecycle.running():
+            token_ids = await generator.tokenize(body.prompt, body.add_special_tokens)
         return {"tokens": list(token_ids), "count": len(token_ids)}
 
     @router.post("/detokenize")
@@ -76,6 +77,8 @@ def operation_routes(gateway: Gateway) -> APIRouter:
                 f"tokens has {len(body.tokens)} ids, wanted at most {MAX_DETOKENIZE_IDS}; send "
                 f"them in pieces",
             )
-        return {"prompt": await generator.detokenize(body.tokens, body.skip_special_tokens)}
+        with gateway.lifecycle.running():
+            prompt = await generator.detokenize(body.tokens, body.skip_special_tokens)
+        return {"prompt": prompt}
 
     return router

@@ -327,6 +327,60 @@ class GenerateStreamResponse(_message.Message):
     prompt_logprobs: _containers.RepeatedCompositeFieldContainer[PromptTokenLogprobs]
     def __init__(self, request_id: _Optional[str] = ..., index: _Optional[int] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., matched_stop: _Optional[_Union[MatchedStop, _Mapping]] = ..., error: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., model: _Optional[str] = ..., prompt_logprobs: _Optional[_Iterable[_Union[PromptTokenLogprobs, _Mapping]]] = ...) -> None: ...
 
+class SessionRequest(_message.Message):
+    __slots__ = ("start", "cancel", "credits")
+    START_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
+    CREDITS_FIELD_NUMBER: _ClassVar[int]
+    start: SessionStart
+    cancel: SessionCancel
+    credits: SessionCredits
+    def __init__(self, start: _Optional[_Union[SessionStart, _Mapping]] = ..., cancel: _Optional[_Union[SessionCancel, _Mapping]] = ..., credits: _Optional[_Union[SessionCredits, _Mapping]] = ...) -> None: ...
+
+class SessionStart(_message.Message):
+    __slots__ = ("request", "num_events", "timeout_s")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    NUM_EVENTS_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    request: GenerateStreamRequest
+    num_events: int
+    timeout_s: float
+    def __init__(self, request: _Optional[_Union[GenerateStreamRequest, _Mapping]] = ..., num_events: _Optional[int] = ..., timeout_s: _Optional[float] = ...) -> None: ...
+
+class SessionCancel(_message.Message):
+    __slots__ = ("request_id",)
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ...) -> None: ...
+
+class SessionCredits(_message.Message):
+    __slots__ = ("request_id", "num_events")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    NUM_EVENTS_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    num_events: int
+    def __init__(self, request_id: _Optional[str] = ..., num_events: _Optional[int] = ...) -> None: ...
+
+class SessionResponse(_message.Message):
+    __slots__ = ("event", "refusal")
+    EVENT_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    event: GenerateStreamResponse
+    refusal: SessionRefusal
+    def __init__(self, event: _Optional[_Union[GenerateStreamResponse, _Mapping]] = ..., refusal: _Optional[_Union[SessionRefusal, _Mapping]] = ...) -> None: ...
+
+class SessionRefusal(_message.Message):
+    __slots__ = ("request_id", "code", "message", "retry_after_s")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_S_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    code: int
+    message: str
+    retry_after_s: float
+    def __init__(self, request_id: _Optional[str] = ..., code: _Optional[int] = ..., message: _Optional[str] = ..., retry_after_s: _Optional[float] = ...) -> None: ...
+
 class ScoreRequest(_message.Message):
     __slots__ = ("request_id", "model", "prompt", "continuations", "cache_salt", "scheduling", "top_logprobs", "bypass_prefix_cache")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]

@@ -45,6 +45,11 @@ class InferenceServiceStub:
                 request_serializer=server_dot_pb_dot_inference__pb2.GenerateStreamRequest.SerializeToString,
                 response_deserializer=server_dot_pb_dot_inference__pb2.GenerateStreamResponse.FromString,
                 _registered_method=True)
+        self.Session = channel.stream_stream(
+                '/omserve.v1.InferenceService/Session',
+                request_serializer=server_dot_pb_dot_inference__pb2.SessionRequest.SerializeToString,
+                response_deserializer=server_dot_pb_dot_inference__pb2.SessionResponse.FromString,
+                _registered_method=True)
         self.Score = channel.unary_unary(
                 '/omserve.v1.InferenceService/Score',
                 request_serializer=server_dot_pb_dot_inference__pb2.ScoreRequest.SerializeToString,
@@ -86,6 +91,21 @@ class InferenceServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Session(self, request_iterator, context):
+        """Many requests over one stream, each as GenerateStream would answer it: the same fields, limits
+        and events. Frames of the client start and cancel requests and grant credits; each frame of the
+        server is an event of one request, or its refusal, which leaves the others alone. When the
+        client closes its side, running requests finish and the status is OK; cancelling, disconnecting
+        or passing the call's deadline ends all of them. At most 256 requests are live in a session.
+        A frame that says of no request what is wrong with it ends the session: INVALID_ARGUMENT, or
+        UNIMPLEMENTED for unknown fields. A client that takes nothing off the stream for the server's
+        --slow-reader-timeout-s is cut off with all its requests; one that lets a single request wait
+        for credits loses that request alone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Score(self, request, context):
         """Says how likely continuations of one prompt are, without generating anything; what evaluation
         harnesses call log-likelihood. The prompt is computed once when the prefix cache is on. The
@@ -121,6 +141,11 @@ def add_InferenceServiceServicer_to_server(servicer, server):
                     servicer.GenerateStream,
                     request_deserializer=server_dot_pb_dot_inference__pb2.GenerateStreamRequest.FromString,
                     response_serializer=server_dot_pb_dot_inference__pb2.GenerateStreamResponse.SerializeToString,
+            ),
+            'Session': grpc.stream_stream_rpc_method_handler(
+                    servicer.Session,
+                    request_deserializer=server_dot_pb_dot_inference__pb2.SessionRequest.FromString,
+                    response_serializer=server_dot_pb_dot_inference__pb2.SessionResponse.SerializeToString,
             ),
             'Score': grpc.unary_unary_rpc_method_handler(
                     servicer.Score,
@@ -193,6 +218,33 @@ class InferenceService:
             '/omserve.v1.InferenceService/GenerateStream',
             server_dot_pb_dot_inference__pb2.GenerateStreamRequest.SerializeToString,
             server_dot_pb_dot_inference__pb2.GenerateStreamResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Session(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/omserve.v1.InferenceService/Session',
+            server_dot_pb_dot_inference__pb2.SessionRequest.SerializeToString,
+            server_dot_pb_dot_inference__pb2.SessionResponse.FromString,
             options,
             channel_credentials,
             insecure,

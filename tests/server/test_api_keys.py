@@ -19,13 +19,20 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 )
 
 from omruntime.errors import CallError, UnauthenticatedError
+from omruntime.manifest import SamplingDefaults
+from omruntime.sampling_params import SamplingParams
 from omruntime.scheduling import Scheduling
+from omruntime.sequence import FinishReason
 from server.api_keys import ApiKeys
 from server.client import AsyncClient, Client
 from server.client_messages import CallOptions
 from server.client_security import ClientSecurity
+from server.generate import TextGenerator
 from server.pb import inference_pb2 as pb
+from server.text import TextDelta, TextRequest
 from tests.server.key_files import add_key
+from tests.server.scripted_engine import ScriptedEngine, model_facts, one_by_one
+from tests.server.tiny_tokenizers import byte_level_backend, tokenizer_of
 from tests.server.wire_fakes import FakeGenerator, FakeServer, settings_of
 
 ALICE, BOB = "key-of-alice", "key-of-bob"
@@ -223,12 +230,64 @@ def test_requests_of_another_tenant_cannot_be_aborted(server: FakeServer) -> Non
         stream = alice.stream("x", options=CallOptions(request_id="mine"))
         done: list[Any] = []
         reader = server.run(_in_thread(done, stream))
-        server.await_that(lambda: "mine" in server.generator.live)
+        server.await_that(lambda: "red/mine" in server.generator.live)
         with pytest.raises(CallError, match="no live request has the id 'mine'"):
             bob.abort("mine")
         alice.abort("mine")
         server.run(reader)
     assert done[-1].finish_reason.value == "abort"
+
+
+def test_tenants_have_request_ids_of_their_own(server: FakeServer) -> None:
+    """A refusal would tell one that another's request lives."""
+    server.generator.script = [TextDelta(0, "a", (1,)), FakeGenerator.HOLD]
+    options = CallOptions(request_id="same")
+    with client_of(server, ALICE) as alice, client_of(server, BOB) as bob:
+        streams = [client.stream("x", options=options) for client in (alice, bob)]
+        assert [next(stream).text for stream in streams] == ["a", "a"]
+        with pytest.raises(CallError) as caught:
+            next(bob.stream("x", options=options))
+        assert caught.value.code == "ALREADY_EXISTS"
+        bob.abort("same")
+        assert [delta.finish_reason for delta in streams[1]] == [FinishReason.ABORT]
+        assert list(server.generator.live) == ["red/same"]
+        streams[0].close()
+
+
+def test_the_engine_tells_tenants_ids_apart() -> None:
+    engine = ScriptedEngine(lambda _request: one_by_one([5, 2], FinishReason.STOP))
+    model = model_facts(131, SamplingDefaults(temperature=0.0))
+    generator = TextGenerator(engine, tokenizer_of(byte_level_backend()), model, 64)
+    params = SamplingParams(temperature=0.0)
+
+    async def work() -> None:
+        requests = [TextRequest("same", params, token_ids=(7,), owner=o) for o in ("a", "b")]
+        await asyncio.gather(*map(generator.complete, requests))
+
+    asyncio.run(work())
+    assert [request.request_id for request in engine.submitted] == ["a/same", "b/same"]
+
+
+def test_tokenizing_counts_as_a_request_of_the_key(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    add_key(path, ALICE, "alice", requests_per_minute=4)
+    with (
+        FakeServer(settings_of(http_port=0, api_keys=path)) as server,
+        client_of(server, ALICE) as client,
+    ):
+        client.tokenize("x")
+        client.detokenize((97,))
+        for route, body in (("tokenize", {"prompt": "x"}), ("detokenize", {"tokens": [97]})):
+            url = f"{server.url}/{route}"
+            reply = httpx.post(url, json=body, headers=bearer(ALICE), trust_env=False)
+            assert reply.status_code == 200
+        for call in (lambda: client.tokenize("x"), lambda: client.detokenize((97,))):
+            with pytest.raises(CallError, match="has used its 4 requests a minute"):
+                call()
+        for route, body in (("tokenize", {"prompt": "x"}), ("detokenize", {"tokens": [97]})):
+            url = f"{server.url}/{route}"
+            reply = httpx.post(url, json=body, headers=bearer(ALICE), trust_env=False)
+            assert reply.status_code == 429
 
 
 async def _in_thread(done: list[Any], stream: Any) -> Any:

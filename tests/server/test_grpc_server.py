@@ -16,12 +16,20 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 
 from omruntime.errors import ConfigError
 from server.client import Client
-from server.grpc_server import SERVICE_NAMES, channel_options, start_grpc_server
+from server.grpc_server import (
+    SERVICE_NAMES,
+    SPARE_STREAMS,
+    channel_options,
+    start_grpc_server,
+)
 from server.lifecycle import Lifecycle
-from tests.server.wire_fakes import FakeEngine, FakeServer, settings_of
+from server.pb import inference_pb2 as pb
+from server.pb import inference_pb2_grpc
+from tests.server.wire_fakes import FakeEngine, FakeGenerator, FakeServer, settings_of
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+HELLO = pb.Prompt(text="Hello")
 
 
 def healths(channel: grpc.Channel) -> set[int]:
@@ -64,8 +72,30 @@ def test_reflection_lists_and_describes_our_services(channel: grpc.Channel) -> N
 def test_every_option_is_one_that_grpc_knows() -> None:
     """BL-42: a misspelt option does nothing in Python, and says nothing."""
     library = Path(cygrpc.__file__).read_bytes()
-    for name, _ in channel_options(16):
+    for name, _ in channel_options(16, 1):
         assert name.encode() in library, name
+
+
+def test_streams_of_a_connection_are_bounded_beyond_a_full_queue(server: FakeServer) -> None:
+    """The fakes run 4 and queue 8; a call beyond the bound waits in the client's library."""
+    server.generator.script = [FakeGenerator.HOLD]
+    bound = 4 + 8 + SPARE_STREAMS
+    with grpc.insecure_channel(server.target) as channel, Client(server.target) as other:
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)
+        calls = {
+            name: stub.GenerateStream(pb.GenerateStreamRequest(request_id=name, prompt=HELLO))
+            for name in map(str, range(bound + 1))
+        }
+        server.await_that(lambda: len(server.generator.live) == bound)
+        assert other.server_info().device == "cpu", "another connection has streams of its own"
+        assert len(server.generator.requests) == bound
+        done = next(iter(server.generator.live))
+        server.call(lambda: server.generator.abort(done))
+        assert [event.finish_reason for event in calls[done]] == [pb.FINISH_REASON_ABORT]
+        server.await_that(lambda: len(server.generator.requests) == bound + 1)
+        for call in calls.values():
+            call.cancel()
+        server.await_that(lambda: not server.generator.live)
 
 
 def test_frequent_pings_are_tolerated(server: FakeServer) -> None:

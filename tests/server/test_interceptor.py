@@ -11,7 +11,7 @@ from google.protobuf import struct_pb2
 
 from omruntime.errors import CallError, RequestError
 from server.client import Client
-from server.interceptor import MAX_MESSAGE_CHARACTERS
+from server.failure import MAX_MESSAGE_CHARACTERS
 from server.pb import inference_pb2 as pb
 from tests.server.wire_fakes import FakeServer
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -28,7 +28,7 @@ from omruntime.manifest import (
 from omruntime.outputs import EngineCounters, EngineLoad, RequestTimings
 from omruntime.prefix_cache import PrefixCacheCounters
 from omruntime.sequence import FinishReason
-from server.access import Access, open_access
+from server.access import OPEN_ACCESS, Access, open_access
 from server.grpc_server import start_grpc_server
 from server.http.serve import HttpServer, start_http_server
 from server.lifecycle import Lifecycle
@@ -124,6 +124,7 @@ class FakeGenerator:
 
     Attributes:
         script: Deltas, errors to raise, or HOLD: wait until the request is aborted.
+        live: By request id, behind the owner's name and a slash if it has one.
         ids_per_char, chars_per_id: How often `tokenize` and `detokenize` repeat their result.
     """
 
@@ -135,17 +136,18 @@ class FakeGenerator:
     requests: list[TextRequest] = field(default_factory=list)
     num_closed: int = 0
     live: dict[str, asyncio.Event] = field(default_factory=dict)
-    tenants: dict[str, str] = field(default_factory=dict)
+    by_key: dict[str, TextRequest] = field(default_factory=dict)
     error: Exception | None = None
     ids_per_char: int = 1
     chars_per_id: int = 1
 
     async def stream(self, request: TextRequest) -> AsyncGenerator[TextDelta, None]:
-        if request.request_id in self.live:
+        key = _key_of(request.owner, request.request_id)
+        if key in self.live:
             raise DuplicateRequestError(f"request id {request.request_id!r} is live")
         self.requests.append(request)
-        aborted = self.live[request.request_id] = asyncio.Event()
-        self.tenants[request.request_id] = request.scheduling.tenant
+        aborted = self.live[key] = asyncio.Event()
+        self.by_key[key] = request
         try:
             for item in self.script:
                 if isinstance(item, Exception):
@@ -157,7 +159,7 @@ class FakeGenerator:
                     return
                 yield item
         finally:
-            del self.live[request.request_id]
+            del self.live[key]
             self.num_closed += 1
 
     async def tokenize(self, text: str, add_special_tokens: bool) -> tuple[int, ...]:
@@ -177,18 +179,28 @@ class FakeGenerator:
         self._raise_error()
         return "".join(f"<{m.role}>{m.content}" for m in messages) + str(template_arguments or "")
 
-    def abort(self, request_id: str, tenant: str | None = None) -> bool:
-        if request_id not in self.live or tenant not in (None, self.tenants.get(request_id)):
-            return False
-        self.live[request_id].set()
-        return True
+    def abort(self, request_id: str, tenant: str | None = None) -> int:
+        keys = [key for key in self._of(tenant) if self.by_key[key].request_id == request_id]
+        return self._abort(keys)
 
     def abort_all(self, tenant: str | None = None) -> int:
-        return sum(self.abort(request_id, tenant) for request_id in tuple(self.live))
+        return self._abort(self._of(tenant))
+
+    def _of(self, tenant: str | None) -> list[str]:
+        return [k for k in self.live if tenant in (None, self.by_key[k].scheduling.tenant)]
+
+    def _abort(self, keys: Sequence[str]) -> int:
+        for key in keys:
+            self.live[key].set()
+        return len(keys)
 
     def _raise_error(self) -> None:
         if self.error is not None:
             raise self.error
+
+
+def _key_of(owner: str, request_id: str) -> str:
+    return f"{owner}/{request_id}" if owner else request_id
 
 
 @dataclass
@@ -306,9 +318,7 @@ class FakeServer:
     async def _open(self) -> None:
         self.lifecycle = Lifecycle()
         access = self._access or open_access(self._settings, self.lifecycle)
-        self._server, self.port = await start_grpc_server(
-            self._settings, self.lifecycle, self.engine, access
-        )
+        await self.open_port(access)
         if self._settings.http_port is not None:
             self._http = await start_http_server(
                 self._settings, self.lifecycle, self.engine, access
@@ -316,6 +326,17 @@ class FakeServer:
             self.http_port = self._http.port
         if self._loaded:
             self.lifecycle.begin_serving(self.generator)
+
+    async def open_port(self, access: Access = OPEN_ACCESS) -> None:
+        """Serve gRPC, on the port that was open before if there was one."""
+        settings = replace(self._settings, grpc_port=self.port or self._settings.grpc_port)
+        self._server, self.port = await start_grpc_server(
+            settings, self.lifecycle, self.engine, access
+        )
+
+    async def close_port(self) -> None:
+        """End all gRPC connections and take no new ones."""
+        await self._server.stop(grace=0)
 
     def __exit__(self, *_: object) -> None:
         self.run(self._close())
@@ -326,7 +347,7 @@ class FakeServer:
     async def _close(self) -> None:
         if self._http is not None:
             await self._http.stop(1.0)
-        await self._server.stop(grace=0)
+        await self.close_port()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()

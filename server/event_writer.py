@@ -1,4 +1,4 @@
-"""EventWriter: one stream of replies written by several tasks, with a bound on slow readers."""
+"""EventWriter: a stream of replies, written by one or several tasks; slow readers are cut off."""
 
 from __future__ import annotations
 
