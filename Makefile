@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 
-.PHONY: demo test lint bench fuzz-om soak proto clean
+.PHONY: demo test lint bench fuzz-om fuzz-grpc soak proto clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m demo.demo
@@ -33,6 +33,10 @@ soak: $(VENV)/.installed-dev
 
 fuzz-om: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.fuzz_om --count 100000
+
+# Of each RPC; about seven minutes on two cores.
+fuzz-grpc: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.fuzz_grpc --count 10000
 
 # Writes server/pb/ anew; a test compares it with proto/.
 proto: $(VENV)/.installed-dev

@@ -19,6 +19,14 @@ class EventWriter:
         self._timeout_s = timeout_s
         self._lock = asyncio.Lock()
 
+    async def open(self) -> None:
+        """Send the initial metadata, without any.
+
+        For streams whose handler may fail while one of its tasks writes: the first event would
+        still have the metadata with it, and grpc cannot send a status beside that.
+        """
+        await self.context.send_initial_metadata(())
+
     async def write(self, event: Message) -> None:
         """Send an event; waits while the reader's window is full.
 

@@ -107,6 +107,7 @@ class GrpcInferenceService(inference_pb2_grpc.InferenceServiceServicer):
             self._lifecycle.require_loaded().abort(request_id, tenant)
 
         writer = EventWriter(context, self._slow_reader_timeout_s)
+        await writer.open()
         session = RequestSession(RequestPath(events, abort), writer, self._slow_reader_timeout_s)
         await session.run(frames)
 

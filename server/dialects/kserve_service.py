@@ -120,6 +120,7 @@ class KServeService:
     ) -> None:
         """Answer prompts as they come, all at once; one that fails leaves the others alone."""
         writer = EventWriter(context, self._slow_reader_timeout_s)
+        await writer.open()
         try:
             async with asyncio.TaskGroup() as tasks:
                 async for raw in requests:

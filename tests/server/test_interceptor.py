@@ -45,14 +45,19 @@ def test_a_long_message_keeps_its_code_and_both_ends(server: FakeServer, client:
 
 @pytest.mark.parametrize(
     "method",
-    ["InferenceService/Generate", "InferenceService/Tokenize", "ControlService/GetModelInfo"],
+    [
+        "omserve.v1.InferenceService/Generate",
+        "omserve.v1.InferenceService/Tokenize",
+        "omserve.v1.ControlService/GetModelInfo",
+        "grpc.health.v1.Health/Check",
+    ],
 )
 def test_malformed_bytes_are_invalid_argument_with_one_line_in_the_log(
     channel: grpc.Channel, caplog: pytest.LogCaptureFixture, method: str
 ) -> None:
     caplog.set_level(logging.INFO)
     with pytest.raises(grpc.RpcError) as caught:
-        channel.unary_unary(f"/omserve.v1.{method}")(b"\xff\xff\xff")
+        channel.unary_unary(f"/{method}")(b"\xff\xff\xff")
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert "3 bytes are not the protobuf message" in caught.value.details()
     (record,) = caplog.records
@@ -124,4 +129,22 @@ def test_an_unknown_method_is_unimplemented(channel: grpc.Channel) -> None:
     call = channel.unary_unary("/omserve.v1.InferenceService/Nothing")
     with pytest.raises(grpc.RpcError) as caught:
         call(b"")
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_malformed_bytes_end_streams_of_grpcs_own_services(channel: grpc.Channel) -> None:
+    """grpc itself answers UNKNOWN, and logs a traceback."""
+    reflection = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+    for call in (
+        channel.stream_stream(reflection)(iter([b"\xff\xff\xff"])),
+        channel.unary_stream("/grpc.health.v1.Health/Watch")(b"\xff\xff\xff"),
+    ):
+        with pytest.raises(grpc.RpcError) as caught:
+            next(call)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_what_grpcs_own_services_lack_is_unimplemented(channel: grpc.Channel) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        channel.unary_unary("/grpc.health.v1.Health/List")(b"")
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED

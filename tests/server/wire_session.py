@@ -27,7 +27,7 @@ class WireSession:
         # Bytes go as they are, so that tests can send what no client would.
         self.call = self._channel.stream_stream(
             SESSION, response_deserializer=pb.SessionResponse.FromString
-        )(iter(self._sent.get, None), metadata=metadata, timeout=60)
+        )(iter(self._sent.get, None), metadata=metadata, timeout=20)
         self.frames: defaultdict[str, list[pb.SessionResponse]] = defaultdict(list)
 
     def __enter__(self) -> Self:
