@@ -7,7 +7,7 @@ whichever way it comes. Front ends call it; it knows none of them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -112,7 +112,7 @@ class TextGenerator:
             tenant: Whose request alone counts; None: everybody's.
         """
         found = [live for (_, live_id), live in self._live.items() if live_id == request_id]
-        return self._abort(live for live in found if tenant in (None, live.tenant))
+        return self._abort([live for live in found if tenant in (None, live.tenant)])
 
     def abort_all(self, tenant: str | None = None) -> int:
         """End all live requests soon, of one tenant or of any; how many.
@@ -120,14 +120,13 @@ class TextGenerator:
         Those that were ended before, and are not over yet, do not count again.
         """
         found = [live for live in self._live.values() if not live.aborted]
-        return self._abort(live for live in found if tenant in (None, live.tenant))
+        return self._abort([live for live in found if tenant in (None, live.tenant)])
 
-    def _abort(self, requests: Iterable[_LiveRequest]) -> int:
-        count = 0
-        for count, live in enumerate(requests, start=1):
+    def _abort(self, requests: Sequence[_LiveRequest]) -> int:
+        for live in requests:
             live.aborted = True
             self._cancel(live)
-        return count
+        return len(requests)
 
     async def encoded(self, request: TextRequest) -> TextRequest:
         """The same request as token ids, all checks done.

@@ -44,7 +44,9 @@ CONCURRENCY = 16
 HANG_S = 30.0
 FORBIDDEN = {CODE.INTERNAL, CODE.UNKNOWN, CODE.UNAVAILABLE, CODE.DEADLINE_EXCEEDED}
 # Streams that have no end of their own are left after their first message.
-ENDLESS = ("/grpc.health.v1.Health/Watch",)
+ENDLESS = ("/grpc.health.v1.Health/Watch", "/omserve.v1.ControlService/WatchLoad")
+# After it the server takes no more requests, so it comes last.
+DRAIN = "Drain"
 MAX_FRAMES = 6
 # What the client's own library says when it writes a frame to a stream that the server has ended,
 # in place of the status that the server gave.
@@ -169,14 +171,14 @@ class Tally:
 class Fuzzer:
     """Sends messages to one server, some at once."""
 
-    def __init__(self, channel: grpc.aio.Channel, seed: int) -> None:
-        self.tally = Tally()
+    def __init__(self, channel: grpc.aio.Channel, seed: int, tally: Tally) -> None:
+        self._tally = tally
         self._channel = channel
         self._seed = seed
 
-    async def run(self, count: int) -> None:
+    async def run(self, chosen: list[MethodDescriptor], count: int) -> None:
         """`count` calls of each RPC; the same seed, the same messages."""
-        for method in methods():
+        for method in chosen:
             numbers = iter(range(count))
             await asyncio.gather(*(self._some(method, numbers) for _ in range(CONCURRENCY)))
 
@@ -185,9 +187,11 @@ class Fuzzer:
             path = f"/{method.containing_service.full_name}/{method.name}"
             rng = random.Random(f"{self._seed} {path} {number}")
             code, said = await self._call(path, method, rng)
-            self.tally.codes[code.name] += 1
+            self._tally.codes[code.name] += 1
             if code in FORBIDDEN or "internal error" in said:
-                self.tally.faults.append(f"{path} seed {self._seed} number {number}: {code} {said}")
+                self._tally.faults.append(
+                    f"{path} seed {self._seed} number {number}: {code} {said}"
+                )
 
     async def _call(
         self, path: str, method: MethodDescriptor, rng: random.Random
@@ -243,16 +247,18 @@ def toy_server(folder: Path) -> Iterator[ServerChild]:
 
 
 def fuzz(child: ServerChild, count: int, seed: int) -> Tally:
-    """Fuzz a server, then see whether it is as before."""
+    """Fuzz a server, see whether it is as before, and drain it in the same way."""
+    tally = Tally()
 
-    async def work() -> Tally:
+    async def work(chosen: list[MethodDescriptor]) -> None:
         async with grpc.aio.insecure_channel(child.target) as channel:
-            fuzzer = Fuzzer(channel, seed)
-            await fuzzer.run(count)
-            return fuzzer.tally
+            await Fuzzer(channel, seed, tally).run(chosen, count)
 
-    tally = asyncio.run(work())
+    asyncio.run(work([method for method in methods() if method.name != DRAIN]))
     tally.faults += faults_of(child)
+    asyncio.run(work([method for method in methods() if method.name == DRAIN]))
+    if "Traceback" in (log := child.log.read_text()):
+        tally.faults.append(f"in the log: {log[log.index('Traceback') :][:3000]}")
     return tally
 
 
@@ -271,8 +277,6 @@ def faults_of(child: ServerChild) -> list[str]:
         answer = client.generate((1, 2, 3), params).answers[0]
         if answer.token_ids != toy_answer((1, 2, 3), 5):
             faults.append(f"a wrong answer: {answer}")
-    if "Traceback" in (log := child.log.read_text()):
-        faults.append(f"in the log: {log[log.index('Traceback') :][:3000]}")
     return faults
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from omruntime.errors import (
 from omruntime.manifest import SamplingDefaults
 from omruntime.outputs import TokenDelta
 from omruntime.sampling_params import SamplingParams
+from omruntime.scheduling import Scheduling
 from omruntime.sequence import FinishReason, Request
 from server.generate import TextGenerator
 from server.text import ChatMessage, TextDelta, TextRequest, Usage
@@ -226,6 +228,25 @@ def test_an_abort_ends_every_answer_with_abort(n: int) -> None:
         ends = [d.finish_reason for d in await reader if d.finish_reason is not None]
         assert ends == [FinishReason.ABORT] * n
         assert not generator.abort("r")
+
+    run(work)
+
+
+@pytest.mark.parametrize(("tenant", "ended"), [("a", ["a"]), (None, ["a", "b"]), ("c", [])])
+def test_an_id_is_aborted_for_one_owner_or_for_all(tenant: str | None, ended: list[str]) -> None:
+    async def work() -> None:
+        generator, engine = generator_of(talks_on)
+        readers = {}
+        for owner in ("a", "b"):
+            request = request_of(SamplingParams())
+            own = replace(request, owner=owner, scheduling=Scheduling(tenant=owner))
+            readers[owner] = asyncio.create_task(read(generator, own))
+        while len(engine.live) < 2:
+            await asyncio.sleep(0)
+        assert generator.abort("r", tenant) == len(ended)
+        assert [owner for owner in readers if f"{owner}/r" in engine.cancelled] == ended
+        generator.abort_all()
+        await asyncio.gather(*readers.values())
 
     run(work)
 

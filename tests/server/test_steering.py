@@ -90,7 +90,7 @@ def test_a_tenant_aborts_its_own_and_an_operator_everybodys(keyed: FakeServer) -
             assert next(stream).text == "a"
         assert red.control.abort_tenant("red") == 2
         assert [len(list(stream)) for stream in streams[:2]] == [1, 1]
-        (one, _) = (i for i in keyed.generator.live if keyed.generator.tenants[i] == "blue")
+        (one, _) = (r.request_id for r in keyed.generator.requests if r.owner == "blue")
         with pytest.raises(CallError) as caught:
             red.abort(one)
         assert caught.value.code == "NOT_FOUND"
