@@ -40,14 +40,15 @@ class Look:
 class Inspector:
     """The engine's latest state; for one event loop."""
 
-    def __init__(self, engine: EngineLike) -> None:
+    def __init__(self, engine: EngineLike, min_interval_s: float = MIN_INTERVAL_S) -> None:
         self._engine = engine
+        self._min_interval_s = min_interval_s
         self._last: Look | None = None
         self._asking: asyncio.Task[None] | None = None
 
     async def look(self, max_wait_s: float) -> Look | None:
         """The newest look that can be had in so many seconds; None when there never was one."""
-        if self._last is None or self._last.age_s >= MIN_INTERVAL_S:
+        if self._last is None or self._last.age_s >= self._min_interval_s:
             if self._asking is None:
                 self._asking = asyncio.create_task(self._ask())
             await asyncio.wait((self._asking,), timeout=max_wait_s)

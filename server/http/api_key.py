@@ -1,4 +1,4 @@
-"""ApiKeyGate: no request without a key, but the probes.
+"""ApiKeyGate: no request without a key, but the probes, and the files of the page that asks for it.
 
 /health and /ready answer everybody, as probes cannot carry secrets and they say one word.
 /metrics and /version do not: how much is used, and which version may be attacked, is not for
@@ -15,6 +15,7 @@ from omruntime.errors import UnauthenticatedError
 from server.api_keys import HEADER, ApiKeys
 from server.callers import caller_var
 from server.http.errors import response_to
+from server.http.ui import PAGE_PATHS
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ class ApiKeyGate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
         caller = None
-        if scope["type"] != "http" or scope["path"] not in OPEN_PATHS:
+        if scope["type"] != "http" or scope["path"] not in (*OPEN_PATHS, *PAGE_PATHS):
             try:
                 caller = self._keys.authenticate(_values(scope))
             except UnauthenticatedError as error:

@@ -28,6 +28,7 @@ from server.http.models import model_routes
 from server.http.operations import operation_routes
 from server.http.responses import response_routes
 from server.http.tgi import tgi_routes
+from server.http.ui import ui_routes
 from server.load_watch import LoadWatch
 
 ROUTES = (
@@ -54,7 +55,8 @@ def build_http_app(
     app = FastAPI(title="omserve", version=omserve_version(), docs_url=None, redoc_url=None)
     for routes in ROUTES:
         app.include_router(routes(gateway))
-    app.include_router(metric_routes(watch))
+    for watching_routes in (metric_routes, ui_routes):
+        app.include_router(watching_routes(watch))
     app.add_exception_handler(OmError, answer_om_error)
     app.add_exception_handler(RequestValidationError, answer_invalid_body)
     app.add_exception_handler(HTTPException, answer_http_error)

@@ -77,6 +77,19 @@ def test_nothing_heavy_is_installed(installed: Path) -> None:
     assert not names.intersection(HEAVY)
 
 
+def test_the_wheel_has_the_files_of_the_live_page(installed: Path, tmp_path: Path) -> None:
+    names = sorted(path.name for path in (ROOT / "server/http/page").iterdir())
+    code = (
+        "from importlib import util; import json, pathlib; "
+        "folder = pathlib.Path(util.find_spec('server').origin).parent / 'http/page'; "
+        "print(json.dumps(sorted(path.name for path in folder.iterdir())))"
+    )
+    listed = subprocess.run(
+        [str(installed / "python"), "-c", code], check=True, capture_output=True, cwd=tmp_path
+    )
+    assert json.loads(listed.stdout) == names
+
+
 def test_the_installed_server_answers_the_installed_client(
     installed: Path, port: str, tmp_path: Path, without_compiler: dict[str, str]
 ) -> None:

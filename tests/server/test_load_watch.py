@@ -122,6 +122,10 @@ def test_many_who_look_ask_the_engine_once_and_nobody_waits_for_long() -> None:
         looks = await asyncio.gather(*(inspector.look(20) for _ in range(10)))
         assert all(look is not None and look.state is ENGINE_STATE for look in looks)
         assert engine.num_asked == 1
+        # Old enough to be asked for again, each time.
+        eager = Inspector(engine, min_interval_s=0.0)
+        assert [await eager.look(20) is not None for _ in range(3)] == [True] * 3
+        assert engine.num_asked == 4
 
     asyncio.run(main())
 

@@ -1,0 +1,69 @@
+"""GET /ui: a page that shows what the server does, live; its files, and the events that feed it.
+
+The files are the package's own and hold nothing of the server, so they need no key; the events
+do, and so does the chat box, which calls `/v1/chat/completions` like any client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from importlib import resources
+
+from fastapi import APIRouter
+from fastapi.responses import Response, StreamingResponse
+from google.protobuf.json_format import MessageToDict
+
+from server.control_messages import snapshot_to
+from server.http.events import event_stream
+from server.load_watch import DEFAULT_INTERVAL_S, LoadWatch
+
+PAGE_PATH = "/ui"
+_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+_FILES = ("style.css", "main.js", "sse.js", "figures.js", "charts.js", "tables.js", "chat.js")
+PAGE_PATHS = (PAGE_PATH, *(f"{PAGE_PATH}/{name}" for name in _FILES))
+"""What answers without a key."""
+
+_HEADERS = {
+    # Nothing from elsewhere, nothing inline, and in nobody's frame.
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    # A newer server's page must not run an older one's scripts.
+    "Cache-Control": "no-cache",
+}
+
+
+def ui_routes(watch: LoadWatch) -> APIRouter:
+    """The page, its files and its events."""
+    router = APIRouter(tags=["operations"], include_in_schema=False)
+    router.add_api_route(PAGE_PATH, _file("index.html"), methods=["GET"])
+    for name in _FILES:
+        router.add_api_route(f"{PAGE_PATH}/{name}", _file(name), methods=["GET"])
+
+    @router.get(f"{PAGE_PATH}/events")
+    async def events(interval_s: float = DEFAULT_INTERVAL_S) -> StreamingResponse:
+        """WatchLoad's events with details, as protobuf's JSON has them."""
+        return await event_stream(_events(watch, interval_s))
+
+    return router
+
+
+async def _events(
+    watch: LoadWatch, interval_s: float
+) -> AsyncGenerator[Mapping[str, object], None]:
+    async with aclosing(watch.snapshots(interval_s, details=True)) as snapshots:
+        async for snapshot in snapshots:
+            yield MessageToDict(snapshot_to(snapshot), preserving_proto_field_name=True)
+
+
+def _file(name: str) -> Callable[[], Awaitable[Response]]:
+    content = (resources.files(__package__) / "page" / name).read_bytes()
+    media_type = f"{_TYPES[name.rpartition('.')[2]]}; charset=utf-8"
+
+    async def answer() -> Response:
+        return Response(content, media_type=media_type, headers=_HEADERS)
+
+    return answer
