@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 
+from omruntime.engine_state import SequenceState
 from omruntime.errors import OverloadedError, RequestError
 from omruntime.outputs import EngineCounters, EngineLoad
 from server.access import Access
@@ -106,9 +107,18 @@ class LoadWatch:
             self._num_watchers -= 1
 
     def _visible(self, look: Look) -> Look:
-        """Without the answers that are not for the current caller."""
-        tenant = own_tenant()
-        if tenant is None and may_steer(self._access):
-            return look
-        own = tuple(s for s in look.state.sequences if tenant is not None and s.tenant == tenant)
-        return replace(look, state=replace(look.state, sequences=own))
+        """Without the answers that are not for the current caller, each by its caller's id."""
+        shown, tenant = look.state.sequences, own_tenant()
+        if tenant is not None:
+            shown = tuple(sequence for sequence in shown if sequence.tenant == tenant)
+        elif not may_steer(self._access):
+            shown = ()
+        if self._access.keys is not None:
+            shown = tuple(map(_by_own_id, shown))
+        return replace(look, state=replace(look.state, sequences=shown))
+
+
+def _by_own_id(sequence: SequenceState) -> SequenceState:
+    """With API keys the engine's ids begin with the tenant, as ids are the tenants' own."""
+    own_id = sequence.request_id.removeprefix(f"{sequence.tenant}/")
+    return replace(sequence, request_id=own_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import grpc
@@ -22,6 +22,7 @@ from tests.server.wire_fakes import (
     ENGINE_STATE,
     FakeEngine,
     FakeServer,
+    sequence_state,
     settings_of,
 )
 
@@ -91,6 +92,9 @@ def test_a_tenant_sees_its_own_answers_and_an_operator_all(tmp_path: Path) -> No
     add_key(keys, "k-other", "other")
     add_key(keys, "k-op", "op", operator=True)
     with FakeServer(settings_of(api_keys=keys)) as server:
+        # As the engine has them: ids are the tenants' own.
+        ids = sequence_state("red/r1", "red"), sequence_state("blue/r2", "blue")
+        server.engine.state = replace(ENGINE_STATE, sequences=ids)
         seen = {}
         for key in ("k-red", "k-other", "k-op"):
             with Client(server.target, ClientSecurity(api_key=key)) as client:
