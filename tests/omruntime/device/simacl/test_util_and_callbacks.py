@@ -137,19 +137,22 @@ def test_callbacks_must_not_allocate_submit_or_wait(rig: Rig, call: object) -> N
 
 def another_thread_runs_during(call: Callable[[], object]) -> bool:
     """Whether another Python thread gets to run while a call takes place."""
-    go, ran = threading.Event(), threading.Event()
+    go, ran = threading.Lock(), threading.Event()
+    # A bare lock: to release it never waits, so the caller cannot let go of the GIL by it.
+    go.acquire()
 
     def run() -> None:
-        go.wait()
-        ran.set()
+        with go:
+            ran.set()
 
     thread = threading.Thread(target=run)
-    thread.start()
     interval = sys.getswitchinterval()
-    # The thread goes on when the call lets go of the GIL, and not by a switch before or after.
+    # The thread goes on when the call lets go of the GIL, and not by a switch before or after. It
+    # asks for the GIL from its first moment on, so the interval is set before it starts.
     sys.setswitchinterval(10.0)
     try:
-        go.set()
+        thread.start()
+        go.release()
         call()
         return ran.is_set()
     finally:
@@ -159,7 +162,7 @@ def another_thread_runs_during(call: Callable[[], object]) -> bool:
 
 def test_a_pause_holds_or_releases_the_gil() -> None:
     assert not another_thread_runs_during(lambda: pause(0.05, holds_gil=True))
-    assert another_thread_runs_during(lambda: pause(0.05, holds_gil=False))
+    assert another_thread_runs_during(lambda: pause(1.0, holds_gil=False))
 
 
 def test_each_call_pauses_as_the_module_would(tmp_path: Path) -> None:
