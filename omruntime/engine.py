@@ -60,6 +60,10 @@ from omruntime.warm_up import runs_within, warm_up
 
 logger = logging.getLogger(__name__)
 
+# What a start spends on runs whose times an earlier start measured, where nothing is made ready by
+# them: enough to run each program and the cheaper buckets, too short to be waited for.
+KNOWN_WARM_UP_S = 0.5
+
 
 class Engine:
     """Schedules, runs and samples; every call is for the owning thread."""
@@ -143,9 +147,11 @@ class Engine:
         Args:
             progress: Called before each bucket with its number from 0, their count, the bucket.
             budget_s: Run only what is known to take about so long all told, and what is not
-                known: to serve again soon. None runs everything.
+                known: to serve again soon. None runs everything that the device prepares for.
         """
         buckets = tuple(bucket for bucket in self._executor.buckets if bucket in self._costs)
+        if budget_s is None and not self._device.prepares_buckets:
+            budget_s = KNOWN_WARM_UP_S
         if budget_s is not None:
             buckets = runs_within(buckets, self._costs, budget_s)
         start = time.monotonic()

@@ -61,8 +61,7 @@ def runs_within(buckets: Sequence[Bucket], costs: CostTable, budget_s: float) ->
     """The buckets that a short warm-up runs, in the given order.
 
     Those that were never measured, the cheapest of each phase, and of the others as many as the
-    budget holds by their measured costs, the cheapest first. The first run of what is left
-    out is slower, as it pays for memory that nobody has touched yet.
+    budget holds by their measured costs, the cheapest first.
     """
     known = sorted(filter(costs.is_measured, buckets), key=costs.seconds)
     chosen = {bucket for bucket in buckets if not costs.is_measured(bucket)}

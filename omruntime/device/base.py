@@ -114,6 +114,14 @@ class Device(Protocol):
         """Bytes that offsets of copied windows, and chunk sizes, must be multiples of."""
         ...
 
+    @property
+    def prepares_buckets(self) -> bool:
+        """Whether a bucket's first run makes ready what later ones use, such as code for its sizes.
+
+        If so, every bucket is run at each start; else one whose time is known may go without.
+        """
+        ...
+
     def alloc(self, nbytes: int) -> DeviceBuffer:
         """Reserve `nbytes` (above 0) until `free`; the content is undefined.
 

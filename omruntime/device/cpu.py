@@ -27,6 +27,8 @@ class CpuDevice(HostMemoryDevice):
     """The host's cores, driven by ONNX Runtime."""
 
     name = "cpu"
+    # One session of symbolic sizes: a first run takes no longer than the others.
+    prepares_buckets = False
 
     def load_program(self, spec: ProgramSpec, bundle: Path) -> Program:
         """See `Device.load_program`.

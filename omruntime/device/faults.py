@@ -144,6 +144,11 @@ class FaultyDevice:
         """See `Device.alignment`."""
         return self._device.alignment
 
+    @property
+    def prepares_buckets(self) -> bool:
+        """See `Device.prepares_buckets`."""
+        return self._device.prepares_buckets
+
     def alloc(self, nbytes: int) -> DeviceBuffer:
         """See `Device.alloc`."""
         self._num_allocs += 1

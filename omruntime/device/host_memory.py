@@ -41,6 +41,7 @@ class HostMemoryDevice:
     name: str
     soc = "cpu"
     alignment = 1
+    prepares_buckets: bool
 
     def __init__(self, num_threads: int = 0) -> None:
         self.num_threads = num_threads or len(os.sched_getaffinity(0))

@@ -39,6 +39,8 @@ class OpenvinoDevice(HostMemoryDevice):
     """The host's cores, driven by OpenVINO."""
 
     name = "openvino"
+    # Kernels are made for the sizes that come.
+    prepares_buckets = True
 
     def __init__(self, num_threads: int = 0) -> None:
         super().__init__(num_threads)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections.abc import Iterator
@@ -313,6 +314,25 @@ def test_warm_up_measures_every_bucket_once_and_the_next_engine_knows(
         assert again.num_runs == len(engine.manifest.bucket_table()) < num_first / 2
         engine.add(Request("r", prompts(10)[8], GREEDY))
         assert run_to_end(engine)["r"].token_ids == toy_answer(prompts(10)[8], 20)
+
+
+@pytest.mark.parametrize("prepares", [False, True])
+def test_a_later_start_runs_dear_buckets_again_where_the_device_prepares_them(
+    toy_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prepares: bool
+) -> None:
+    monkeypatch.setattr(CpuDevice, "prepares_buckets", prepares)
+    with open_engine(toy_bundle, cache_dir=tmp_path) as engine:
+        count = len(warm_up(engine))
+    (kept,) = tmp_path.rglob("*.json")
+    costs = json.loads(kept.read_text())
+    dearest = costs["seconds"][-1]
+    dearest[-1] = 1000.0
+    kept.write_text(json.dumps(costs))
+    with open_engine(toy_bundle, cache_dir=tmp_path) as engine:
+        run = warm_up(engine)
+    assert len(run) == count - (not prepares)
+    sizes = [[b.phase.value, b.batch, b.tokens, b.past_blocks] for b in run]
+    assert (dearest[:-1] in sizes) == prepares
 
 
 def test_measured_costs_are_never_written_into_the_bundle(toy_bundle: Path, tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ class AscendDevice:
     """
 
     alignment = ALIGNMENT
+    prepares_buckets = True
 
     def __init__(
         self,
