@@ -9,9 +9,10 @@ TORCH := torch==2.13.0
 demo: $(VENV)/.installed
 	$(BIN)/python -m demo.demo
 
-# One worker for each core; a file stays in one worker, since its tests share what they set up.
+# One worker for each core; a file stays in one worker, since its tests share what they set up, and
+# files keep the order in which tests/conftest.py puts them.
 test: lint
-	$(BIN)/pytest --numprocesses auto --dist loadfile
+	$(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -12,7 +12,7 @@ from tests.e2e.hf_reference import NUM_NEW_TOKENS, Reference, require_equal
 GREEDY = SamplingParams(temperature=0.0, max_new_tokens=NUM_NEW_TOKENS)
 
 # Room for every chat; buckets beyond it need no warm-up.
-LONGEST = 512
+LONGEST = 128
 
 SCHEDULES = {
     "alone": EngineSettings(max_model_len=LONGEST, max_num_seqs=1),

@@ -80,11 +80,6 @@ MUTATIONS = {
         "if self._pool.reference_count(tail) == 1:",
         "if True:",
     ),
-    "cached tail written by its last holder": (
-        "step_blocks",
-        "self._cache.forget(tail)",
-        "pass",
-    ),
     "reused block stays in the prefix cache": (
         "prefix_cache",
         "pool.on_reuse(self._evict)",
