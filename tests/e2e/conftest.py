@@ -41,7 +41,8 @@ def smollm2_references(smollm2_gguf: Path) -> list[Reference]:
 @pytest.fixture(scope="session")
 def server(smollm2_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerChild]:
     """`om-serve` over SmolLM2, shared by the tests that leave it as it was."""
-    child = ServerChild(smollm2_bundle, tmp_path_factory.mktemp("server"), SHORT_CONTEXT)
+    options = (*SHORT_CONTEXT, "--http-port", "0")
+    child = ServerChild(smollm2_bundle, tmp_path_factory.mktemp("server"), options)
     with child.running():
         yield child
 

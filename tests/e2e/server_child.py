@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -34,6 +35,13 @@ class ServerChild:
     def target(self) -> str:
         """Where it serves; the port must be open."""
         return f"127.0.0.1:{self._port_file.read_text().strip()}"
+
+    @property
+    def url(self) -> str:
+        """Where it serves HTTP; the options must ask for it, and the port must be open."""
+        found = re.search(r"url=(http://\S+)", self.log.read_text())
+        assert found is not None, self.log.read_text()
+        return found[1]
 
     @property
     def pid(self) -> int:

@@ -45,9 +45,7 @@ def served(smollm2_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     folder = tmp_path_factory.mktemp("constraints")
     child = ServerChild(smollm2_bundle, folder, ("--http-port", "0", "--max-model-len", "256"))
     with child.running():
-        found = re.search(r"url=(http://\S+)", child.log.read_text())
-        assert found is not None
-        yield Served(child.target, found[1])
+        yield Served(child.target, child.url)
         with Client(child.target) as client:
             load = client.load()
             assert (load.num_running, load.num_waiting, load.num_referenced_blocks) == (0, 0, 0)

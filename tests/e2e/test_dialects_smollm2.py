@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import queue
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import openai
+import pytest
 from tritonclient import grpc as triton
 
 from omruntime.sampling_params import SamplingParams
 from server.client import Client
+from server.text import ChatMessage
 from tests.e2e.server_child import ServerChild
 
 MODEL = "SmolLM2-135M-Instruct"
 FRANCE = "The capital of France is"
+SMG_READY_S = 60.0
 
 
 def test_tritonclient_gets_the_same_greedy_answer(server: ServerChild, client: Client) -> None:
@@ -37,3 +47,56 @@ def test_tritonclient_gets_the_same_greedy_answer(server: ServerChild, client: C
     assert len(pieces) > 2
     # Triton's default for whole answers puts the prompt first.
     assert whole.as_numpy("text_output")[0].decode() == FRANCE + wanted.answers[0].text
+
+
+@pytest.fixture
+def smg_url(server: ServerChild, smollm2_bundle: Path, tmp_path: Path) -> Iterator[str]:
+    """The gateway smg in front of our gRPC port."""
+    # It takes the model's name for the path of its tokenizer.
+    (tmp_path / MODEL).symlink_to(smollm2_bundle / "tokenizer")
+    port, metrics_port = _free_ports(2)
+    command = [sys.executable, "-m", "smg", "launch", "--host", "127.0.0.1", "--port", port]
+    command += ["--worker-urls", f"grpc://{server.target}", "--log-level", "warn"]
+    command += ["--prometheus-host", "127.0.0.1", "--prometheus-port", metrics_port]
+    with (tmp_path / "smg.log").open("wb") as log:
+        smg = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log)
+    try:
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        # On SIGTERM it would wait for five seconds.
+        smg.kill()
+        smg.wait()
+
+
+def _free_ports(count: int) -> list[str]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [str(each.getsockname()[1]) for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def test_openai_client_behind_smg(smg_url: str, client: Client) -> None:
+    """Its templates and its text are its own, the tokens are ours."""
+    params = SamplingParams(temperature=0.0, max_new_tokens=12)
+    question = "Name three fruits."
+    wanted = client.generate([ChatMessage("user", question)], params).answers[0].text
+    ask: Any = {"model": MODEL, "messages": [{"role": "user", "content": question}]}
+    ask |= {"temperature": 0, "max_completion_tokens": 12}
+    with openai.OpenAI(base_url=smg_url, api_key="none", max_retries=0) as sdk:
+        assert _once_ready(sdk, ask) == wanted
+        chunks = list(sdk.chat.completions.create(**ask, stream=True))
+    texts = [c.choices[0].delta.content or "" for c in chunks if c.choices]
+    assert "".join(texts) == wanted
+
+
+def _once_ready(sdk: openai.OpenAI, ask: Any) -> str | None:
+    """The answer, asked for until the gateway knows its worker and the tokenizer."""
+    deadline = time.monotonic() + SMG_READY_S
+    while True:
+        try:
+            return sdk.chat.completions.create(**ask).choices[0].message.content
+        except (openai.APIConnectionError, openai.InternalServerError, openai.NotFoundError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
