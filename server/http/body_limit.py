@@ -1,4 +1,9 @@
-"""BodyLimit: refuses request bodies beyond a size, without reading them whole, or beyond a time."""
+"""BodyLimit: refuses request bodies beyond a size, without reading them whole, or beyond a time.
+
+Text of any size is parsed in no time, but each value of a body is an object; millions of them
+would hold up everybody's streams for seconds and take a hundred times their size. So values are
+counted, too, by what stands between them.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +17,13 @@ from server.http.errors import error_body
 
 # For a whole body: the largest by default, 16 MiB, over a line of 1 Mbit/s.
 READ_TIMEOUT_S = 150.0
+# Commas and opening brackets, those of texts as well: as many as the longest prompt that is
+# tokenised has characters. Parsing so many takes about a tenth of a second.
+MAX_VALUES = 262_144
+_SEPARATORS = (b",", b"[", b"{")
+_TOO_MANY = (
+    f"the body has more than {MAX_VALUES:,} values (commas and opening brackets); send less at once"
+)
 
 
 class BodyLimit:
@@ -32,18 +44,22 @@ class BodyLimit:
         if _announced_bytes(scope) > self._max_bytes:
             await self._refuse(scope, receive, send)
             return
-        num_bytes = 0
+        num_bytes = num_values = 0
         deadline: float | None = asyncio.get_running_loop().time() + self._read_timeout_s
 
         async def counted() -> Message:
-            nonlocal num_bytes, deadline
+            nonlocal num_bytes, num_values, deadline
             message = await self._received(receive, deadline)
-            num_bytes += len(message.get("body", b""))
+            body = message.get("body", b"")
+            num_bytes += len(body)
+            num_values += sum(map(body.count, _SEPARATORS))
             if not message.get("more_body"):
                 deadline = None  # what comes now is the client's leaving, whenever it likes
             if num_bytes > self._max_bytes:
                 # The one exception that the reading of a body lets through.
                 raise HTTPException(413, self._message(), {"Connection": "close"})
+            if num_values > MAX_VALUES:
+                raise HTTPException(413, _TOO_MANY, {"Connection": "close"})
             return message
 
         await self._app(scope, counted, send)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import reprlib
 import secrets
 
 from fastapi import Request
@@ -92,7 +93,8 @@ def invalid_body_of(error: RequestValidationError) -> tuple[str, str | None]:
     place = [str(part) for part in first["loc"] if part != "body"]
     if first["type"] == "json_invalid":
         return f"the body is not JSON: {first.get('ctx', {}).get('error', first['msg'])}", None
-    given = repr(first.get("input"))
+    # Not the whole of a list of a million.
+    given = reprlib.repr(first.get("input"))
     message = f"{'.'.join(place) or 'body'}: {first['msg']}; got {given[:200]}"
     return message, place[0] if place else None
 

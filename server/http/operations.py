@@ -10,6 +10,7 @@ from omruntime.errors import FieldError
 from server.control_service import omserve_version
 from server.grpc_service import MAX_DETOKENIZE_IDS, MAX_TOKENIZE_CHARS
 from server.http.gateway import Gateway
+from server.http.schema import FastList
 from server.lifecycle import ServerState
 
 
@@ -25,7 +26,7 @@ class DetokenizeBody(BaseModel):
     """POST /detokenize."""
 
     model: StrictStr | None = None
-    tokens: list[StrictInt]
+    tokens: FastList[StrictInt]
     skip_special_tokens: StrictBool = False
 
 

@@ -25,11 +25,13 @@ from server.http.schema import (
     HARMLESS,
     CalledFunction,
     ChatBody,
+    FastList,
     Function,
     Message,
     NamedSchema,
     NamedTool,
     ResponseFormat,
+    ShortList,
     TextPart,
     Tool,
     ToolCall,
@@ -59,11 +61,11 @@ class InputItem(BaseModel):
     model_config = ConfigDict(extra="allow")
     type: StrictStr = "message"
     role: StrictStr | None = None
-    content: StrictStr | list[TextPart] | None = None
+    content: StrictStr | ShortList[TextPart] | None = None
     call_id: StrictStr | None = None
     name: StrictStr | None = None
     arguments: StrictStr | None = None
-    output: StrictStr | list[TextPart] | None = None
+    output: StrictStr | ShortList[TextPart] | None = None
 
 
 class TextFormat(BaseModel):
@@ -112,13 +114,13 @@ class ResponsesBody(BaseModel):
     model: StrictStr | None = Field(
         default=None, description="The served name; left out: that one."
     )
-    input: StrictStr | list[InputItem]
+    input: StrictStr | ShortList[InputItem]
     instructions: StrictStr | None = None
     max_output_tokens: StrictInt | None = None
     temperature: StrictFloat | None = None
     top_p: StrictFloat | None = None
     text: TextOptions | None = None
-    tools: list[ResponseTool] | None = Field(default=None, max_length=128)
+    tools: FastList[ResponseTool] | None = Field(default=None, max_length=128)
     tool_choice: Literal["none", "auto", "required"] | ResponseToolName | None = None
     parallel_tool_calls: StrictBool | None = None
     stream: StrictBool | None = None

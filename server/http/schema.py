@@ -8,16 +8,19 @@ by name; unknown ones, accepted and logged once, since clients send extras of th
 from __future__ import annotations
 
 import logging
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Discriminator,
+    FailFast,
     Field,
     StrictBool,
     StrictFloat,
     StrictInt,
     StrictStr,
+    Tag,
     model_validator,
 )
 
@@ -26,6 +29,41 @@ from omruntime.errors import FieldError
 logger = logging.getLogger(__name__)
 
 Number = StrictFloat
+Item = TypeVar("Item")
+
+
+class _FirstFault(FailFast):
+    """The first wrong item refuses the whole list: pydantic would otherwise describe each."""
+
+    __hash__ = object.__hash__  # unions want it
+
+
+FastList = Annotated[list[Item], _FirstFault()]
+# Turns of a conversation, or parts of one: each takes some tokens, so no context holds more.
+ShortList = Annotated[list[Item], _FirstFault(), Field(max_length=10_000)]
+
+
+def _kind_of_prompt(value: Any) -> str | None:
+    """Of the first item, so that a long list is read once and not once for each kind."""
+    if isinstance(value, str):
+        return "text"
+    if not isinstance(value, list):
+        return None
+    first = value[0] if value else ""
+    return "texts" if isinstance(first, str) else "lists" if isinstance(first, list) else "ids"
+
+
+Prompt = Annotated[
+    Annotated[StrictStr, Tag("text")]
+    | Annotated[FastList[StrictStr], Tag("texts")]
+    | Annotated[FastList[StrictInt], Tag("ids")]
+    | Annotated[FastList[FastList[StrictInt]], Tag("lists")],
+    Discriminator(
+        _kind_of_prompt,
+        custom_error_type="prompt_kind",
+        custom_error_message="Input should be a text, texts, token ids or lists of token ids",
+    ),
+]
 
 HARMLESS = frozenset(
     {
@@ -103,7 +141,7 @@ class GenerationBody(BaseModel):
     n: StrictInt | None = None
     stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
-    stop: StrictStr | list[StrictStr] | None = None
+    stop: StrictStr | FastList[StrictStr] | None = None
     seed: StrictInt | None = None
     presence_penalty: Number | None = None
     frequency_penalty: Number | None = None
@@ -114,7 +152,7 @@ class GenerationBody(BaseModel):
     min_p: Number | None = None
     repetition_penalty: Number | None = None
     min_tokens: StrictInt | None = None
-    stop_token_ids: list[StrictInt] | None = None
+    stop_token_ids: FastList[StrictInt] | None = None
     prompt_logprobs: StrictInt | None = None
     ignore_eos: StrictBool | None = None
     skip_special_tokens: StrictBool | None = None
@@ -172,10 +210,10 @@ class Message(BaseModel):
 
     model_config = ConfigDict(extra="allow")
     role: StrictStr
-    content: StrictStr | list[TextPart] | None = None
+    content: StrictStr | ShortList[TextPart] | None = None
     name: StrictStr | None = None
     reasoning_content: StrictStr | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: FastList[ToolCall] | None = None
     tool_call_id: StrictStr | None = None
 
 
@@ -214,7 +252,7 @@ class NamedTool(BaseModel):
 class ChatBody(GenerationBody):
     """POST /v1/chat/completions."""
 
-    messages: list[Message]
+    messages: ShortList[Message]
     max_completion_tokens: StrictInt | None = None
     logprobs: StrictBool | None = None
     top_logprobs: StrictInt | None = None
@@ -222,7 +260,7 @@ class ChatBody(GenerationBody):
     # SGLang's; false leaves a thought where it stands, in the content.
     separate_reasoning: StrictBool | None = None
     # At most as many as OpenAI takes.
-    tools: list[Tool] | None = Field(default=None, max_length=128)
+    tools: FastList[Tool] | None = Field(default=None, max_length=128)
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: StrictBool | None = None
 
@@ -230,6 +268,6 @@ class ChatBody(GenerationBody):
 class CompletionBody(GenerationBody):
     """POST /v1/completions."""
 
-    prompt: StrictStr | list[StrictStr] | list[StrictInt] | list[list[StrictInt]]
+    prompt: Prompt
     logprobs: StrictInt | None = None
     echo: StrictBool | None = None

@@ -20,6 +20,7 @@ from omruntime.constraint import Constraint
 from omruntime.errors import FieldError, RequestError
 from omruntime.sampling_params import MAX_SEED, SamplingParams
 from omruntime.scheduling import Scheduling
+from server.http.schema import FastList
 from server.text import TextRequest
 
 DEFAULT_MAX_NEW_TOKENS = 100
@@ -61,7 +62,7 @@ class Parameters(BaseModel):
     repetition_penalty: StrictFloat | None = None
     frequency_penalty: StrictFloat | None = None
     seed: StrictInt | None = None
-    stop: list[StrictStr] | None = None
+    stop: FastList[StrictStr] | None = None
     grammar: Grammar | None = None
     return_full_text: StrictBool | None = None
     details: StrictBool | None = None

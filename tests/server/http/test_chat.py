@@ -12,6 +12,7 @@ import pytest
 
 from omruntime.outputs import TokenDelta
 from omruntime.sequence import FinishReason, Request
+from server.http.body_limit import MAX_VALUES
 from tests.server.http.serving import MODEL_NAME, TOKENIZER, Serving, serving
 from tests.server.scripted_engine import last, one_by_one
 
@@ -218,6 +219,15 @@ def test_a_body_beyond_the_limit_is_refused(server: Serving) -> None:
         response = httpx.post(f"{server.url}/v1/chat/completions", content=content, timeout=20)
         assert response.status_code == 413
         assert response.json()["error"]["code"] == "request_too_large"
+
+
+def test_a_body_of_too_many_values_is_refused(server: Serving) -> None:
+    """Each would be an object; a text of the same size is one."""
+    content = json.dumps({"messages": HELLO, "stop_token_ids": [7] * MAX_VALUES})
+    response = httpx.post(f"{server.url}/v1/chat/completions", content=content, timeout=20)
+    assert response.status_code == 413
+    assert "262,144 values" in response.json()["error"]["message"]
+    assert post(server, {"messages": HELLO, "stop_token_ids": [7] * 1000}).status_code == 200
 
 
 def fails_later(_request: Request) -> list[TokenDelta]:
