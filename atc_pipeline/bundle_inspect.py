@@ -15,6 +15,9 @@ from omruntime.buckets import Bucket, Phase
 from omruntime.errors import BundleError
 from omruntime.manifest import Manifest, ProgramSpec, TensorSpec
 
+# A folder of more is one line of the text: hundreds of weight files say nothing one by one.
+MAX_LISTED_FILES = 12
+
 
 def read_warnings(bundle: Path) -> tuple[str, ...]:
     """What the build warned of; empty without a build report.
@@ -46,13 +49,14 @@ def describe_as_json(manifest: Manifest, warnings: tuple[str, ...]) -> str:
 def describe_as_text(manifest: Manifest, warnings: tuple[str, ...]) -> str:
     """The same for people: one section for each question."""
     sections = [
+        *(["SIMULATED: no card runs its programs\n"] if is_simulated(manifest) else []),
         _section("model", _model_rows(manifest)),
         _section("KV cache", _kv_rows(manifest)),
     ]
     sections += [_program_section(program) for program in manifest.programs]
     sections += [
         _section("parity with the checkpoint", _parity_rows(manifest)),
-        _section("files", [(e.path, f"{e.size_bytes:,} bytes") for e in manifest.files]),
+        _section("files", _file_rows(manifest)),
         _section("built from", sorted(manifest.provenance.items())),
         _section("identity", _identity_rows(manifest)),
     ]
@@ -133,6 +137,17 @@ def _bucket_rows(buckets: list[Bucket]) -> Iterator[str]:
         grids.setdefault(tuple(sorted(past)), []).append(f"{batch}x{tokens}")
     for grid, shapes in grids.items():
         yield f"{', '.join(shapes)}; each over {', '.join(map(str, grid))} past blocks"
+
+
+def _file_rows(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """One row for each file, or for a folder of many."""
+    for folder, group in groupby(manifest.files, key=lambda e: e.path.rpartition("/")[0]):
+        entries = list(group)
+        if len(entries) > MAX_LISTED_FILES:
+            size_bytes = sum(entry.size_bytes for entry in entries)
+            yield f"{folder}/", f"{size_bytes:,} bytes in {len(entries)} files"
+        else:
+            yield from ((entry.path, f"{entry.size_bytes:,} bytes") for entry in entries)
 
 
 def _parity_rows(manifest: Manifest) -> list[tuple[str, str]]:

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from export.architectures import require_length
 from export.bucket_grids import blocks_for, default_buckets, require_cover
-from export.build_warnings import checkpoint_warnings, range_warnings
+from export.build_warnings import bucket_warnings, checkpoint_warnings, range_warnings
 from export.checkpoint import Checkpoint, load_model, load_tokenizer, open_checkpoint
 from export.checkpoint_files import file_sha256, find_checkpoint
 from export.facts import kv_identity_inputs, kv_spec, max_model_len, model_facts, step_shape
@@ -277,6 +277,11 @@ def _result(
         parity=report.summary(),
         warnings=(
             *checkpoint_warnings(export.checkpoint, export.facts, export.tokenizer),
+            *bucket_warnings(
+                BucketTable(export.buckets, export.shape.block_size),
+                export.facts.max_num_seqs,
+                export.facts.max_model_len,
+            ),
             *range_warnings(ranges, report),
         ),
     )

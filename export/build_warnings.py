@@ -11,7 +11,9 @@ from export.checkpoint import Checkpoint
 from export.float16_range import RangeReport
 from export.parity_report import ParityReport
 from export.tokenizer_files import named_templates, tokens_beyond
+from omruntime.buckets import BucketTable
 from omruntime.manifest import ModelFacts
+from omruntime.reach import reachable
 
 _DECLARED = ("generation_config.json", "config.json", "the GGUF file")
 
@@ -43,6 +45,19 @@ def checkpoint_warnings(
         )
     if checkpoint.files.ignored:
         yield f"ignored weight files: {', '.join(checkpoint.files.ignored)}"
+
+
+def bucket_warnings(table: BucketTable, max_num_seqs: int, max_model_len: int) -> Iterator[str]:
+    """Which buckets were asked for that no step within the limits takes."""
+    used = reachable(table, max_num_seqs, max_model_len, table.max_tokens(past_blocks=1))
+    unused = [bucket for bucket in table if bucket not in used]
+    if unused:
+        shapes = ", ".join(f"{b.phase.value} {b.batch}x{b.tokens}/{b.past_blocks}" for b in unused)
+        yield (
+            f"{len(unused)} of {len(table)} buckets are never used within --max-num-seqs "
+            f"{max_num_seqs} and --max-model-len {max_model_len}: {shapes} (rows x tokens / past "
+            f"blocks); leave them out, or plan for these limits"
+        )
 
 
 def range_warnings(ranges: RangeReport | None, report: ParityReport) -> Iterator[str]:

@@ -102,7 +102,12 @@ class Engine:
         self._kv_cache = KVCache(device, manifest.model, manifest.kv, self.limits.num_blocks)
         self._pool = BlockPool(self.limits.num_blocks)
         self._cache = self._new_prefix_cache() if settings.enable_prefix_cache else None
-        self._buckets = reachable(manifest.bucket_table(), self.limits)
+        self._buckets = reachable(
+            manifest.bucket_table(),
+            self.limits.max_num_seqs,
+            self.limits.max_model_len,
+            self.limits.max_chunk_tokens,
+        )
         self._costs = CostTable(self._buckets, manifest.kv.block_size)
         key = _cost_key(manifest, device, settings)
         self._cost_file = CostFile.within(settings.cache_dir, key)

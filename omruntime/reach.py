@@ -6,19 +6,20 @@ Owns that question alone; which of them a step takes is `BucketTable.pick`'s bus
 from __future__ import annotations
 
 from omruntime.buckets import Bucket, BucketTable
-from omruntime.limits import EngineLimits
 
 
-def reachable(table: BucketTable, limits: EngineLimits) -> BucketTable:
+def reachable(
+    table: BucketTable, max_num_seqs: int, max_model_len: int, max_chunk_tokens: int
+) -> BucketTable:
     """The buckets without those that only sizes beyond the limits would need.
 
     A bucket is left out when one of less padded work covers all that it covers within the limits.
     """
-    past_blocks = max(1, -(-(limits.max_model_len - 1) // table.block_size))
+    past_blocks = max(1, -(-(max_model_len - 1) // table.block_size))
 
     def covers_for_less(other: Bucket, bucket: Bucket) -> bool:
-        batch = min(bucket.batch, limits.max_num_seqs)
-        tokens = min(bucket.tokens, limits.max_chunk_tokens)
+        batch = min(bucket.batch, max_num_seqs)
+        tokens = min(bucket.tokens, max_chunk_tokens)
         return (
             other.phase is bucket.phase
             and other.padded_work(table.block_size) < bucket.padded_work(table.block_size)

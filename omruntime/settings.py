@@ -69,6 +69,11 @@ class EngineSettings:
     inject_fault: str | None = None
 
     @property
+    def is_simulated(self) -> bool:
+        """Whether the device is a simulation of a card."""
+        return self.device.startswith("sim:")
+
+    @property
     def is_isolated(self) -> bool:
         """Whether the device gets a process of its own.
 

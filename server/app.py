@@ -97,7 +97,8 @@ async def serve(settings: Settings, parts: Parts) -> bool:
             return await stop_engine(engine, LOAD_STOP_S)
         _announce_limits(engine)
         lifecycle.begin_serving(generator)
-        logger.info("serving address=%s", settings.address(port))
+        label = "a SIMULATION " if settings.engine.is_simulated else ""
+        logger.info("serving %saddress=%s", label, settings.address(port))
         overload = asyncio.create_task(watch_overload(engine, lifecycle))
         await stop.first.wait()
         overload.cancel()

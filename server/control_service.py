@@ -74,7 +74,7 @@ class GrpcControlService(control_pb2_grpc.ControlServiceServicer):
             detail=self._lifecycle.detail,
             uptime_s=self._lifecycle.uptime_s,
             device=self._settings.engine.device,
-            is_simulated=self._settings.engine.device.startswith("sim:"),
+            is_simulated=self._settings.engine.is_simulated,
             max_message_bytes=self._settings.max_message_mib * MIB,
         )
 

@@ -69,6 +69,7 @@ _SHAPING_SWITCHES = (
     "--allow-unused-tensors",
     "--allow-fp16-clipping",
     "--separate-weights",
+    "--keep-onnx",
 )
 _NEEDED = {
     BuildKind.CPU: ("checkpoint", "--target", "--output"),
@@ -194,12 +195,14 @@ def find_build_kind(options: argparse.Namespace) -> BuildKind:
 
 
 def accepting_flags(options: argparse.Namespace) -> tuple[str, ...]:
-    """The switches that changed what a build accepts or makes, spelled out."""
+    """The switches that changed what a build accepts or makes, spelled out; paths by last part."""
     flags = [name for name in _SHAPING_SWITCHES if _is_given(options, name)]
     for name in ("--layout", "--weights", "--atc-flag"):
         value = getattr(options, _attribute(name))
         words = value if isinstance(value, list) else [value]
         flags += [word for item in words if item is not None for word in (name, item)]
+    if options.buckets is not None:
+        flags += ["--buckets", options.buckets.name]
     return tuple(flags)
 
 

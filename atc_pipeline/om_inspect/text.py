@@ -79,7 +79,10 @@ def _file_rows(facts: OmFacts) -> Rows:
         ("header", f"{header.version:#010x} ({'old' if header.is_old else 'new'})"),
         ("kind", model_type_name(header.model_type)),
         ("models", str(header.model_num)),
-        ("shapes", "open until run time" if header.has_unknown_shape else "static"),
+        (
+            "shapes",
+            "open until run time" if header.has_unknown_shape else "known (one, or gears)",
+        ),
         ("platform", f"{header.platform_version} type {header.platform_type}".strip()),
         ("encrypted", "yes" if header.is_encrypted else "no"),
     ]

@@ -24,8 +24,10 @@ def draw_plan(plan: Plan, path: Path) -> None:
     """Write a PNG: time with its padding on the left, steps by bucket on the right.
 
     Raises:
-        ConfigError: The file cannot be written.
+        ConfigError: The file cannot be written, or its name says that it is something else.
     """
+    if path.suffix.lower() != ".png":
+        raise ConfigError(f"--plot is {path}, wanted a name that ends in .png: it is a PNG picture")
     figure = Figure(figsize=(13, 5), layout="constrained")
     FigureCanvasAgg(figure)
     times, prefill, decode = figure.subplots(1, 3)

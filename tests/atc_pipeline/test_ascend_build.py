@@ -64,7 +64,7 @@ def test_what_the_manifest_says(bundle: Path) -> None:
     assert "simatc" in manifest.provenance["tool.cann"]
     assert "--num-blocks 9" in manifest.provenance["argv"]
     assert "SIMULATED" in summarise(manifest)
-    assert "simulated" in describe_as_text(manifest, ())
+    assert describe_as_text(manifest, ()).startswith("SIMULATED: no card")
 
 
 def test_the_report_says_what_sharing_saves(bundle: Path) -> None:

@@ -107,10 +107,14 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 def test_flags_that_shaped_the_bundle() -> None:
     words = ("--layout", "static", "--allow-unproven", "--atc-flag", "log=info", "--jobs", "2")
-    assert accepting_flags(parse(*ASCEND, *words)) == (
+    more = ("--keep-onnx", "--buckets", "/somewhere/gears.json")
+    assert accepting_flags(parse(*ASCEND, *words, *more)) == (
         "--allow-unproven",
+        "--keep-onnx",
         "--layout",
         "static",
         "--atc-flag",
         "log=info",
+        "--buckets",
+        "gears.json",
     )

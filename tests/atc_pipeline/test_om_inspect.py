@@ -56,7 +56,7 @@ def test_the_text_answers_the_questions() -> None:
         "OM file x.om",
         "header 0x20000000 (new)",
         "kind IR_MODEL",
-        "shapes static",
+        "shapes known (one, or gears)",
         "memory_size 4,096 bytes",
         "weight_size 640 bytes",
         "soc_version Ascend310P3",

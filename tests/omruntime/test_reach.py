@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omruntime.buckets import Bucket, BucketTable, Phase
-from omruntime.limits import EngineLimits
 from omruntime.reach import reachable
 
 BLOCK_SIZE = 16
@@ -17,17 +16,13 @@ GRID = (
 )
 
 
-def limits(max_num_seqs: int, max_model_len: int, max_chunk_tokens: int = 128) -> EngineLimits:
-    return EngineLimits(100, max_num_seqs, max_model_len, max_chunk_tokens, 10, 1000)
-
-
 def test_everything_is_reachable_at_the_limits_of_the_bundle() -> None:
     table = BucketTable(GRID, BLOCK_SIZE)
-    assert set(reachable(table, limits(16, 1024))) == set(GRID)
+    assert set(reachable(table, 16, 1024, 128)) == set(GRID)
 
 
 def test_longer_pasts_and_larger_batches_are_left_out() -> None:
-    table = reachable(BucketTable(GRID, BLOCK_SIZE), limits(3, 257, max_chunk_tokens=32))
+    table = reachable(BucketTable(GRID, BLOCK_SIZE), 3, 257, 32)
     assert {(b.phase, b.batch, b.past_blocks) for b in table} == {
         (phase, batch, past)
         for phase in Phase
@@ -35,9 +30,7 @@ def test_longer_pasts_and_larger_batches_are_left_out() -> None:
         for past in ((4, 16) if phase is Phase.DECODE else (1, 16))
     }
     # 258 positions reach past the sixteenth block.
-    assert (
-        max(b.past_blocks for b in reachable(BucketTable(GRID, BLOCK_SIZE), limits(3, 258))) == 64
-    )
+    assert max(b.past_blocks for b in reachable(BucketTable(GRID, BLOCK_SIZE), 3, 258, 128)) == 64
 
 
 @given(
@@ -47,7 +40,7 @@ def test_every_step_within_the_limits_keeps_its_cheapest_bucket(
     max_num_seqs: int, max_model_len: int, max_chunk_tokens: int, phase: Phase, data: st.DataObject
 ) -> None:
     table = BucketTable(GRID, BLOCK_SIZE)
-    narrow = reachable(table, limits(max_num_seqs, max_model_len, max_chunk_tokens))
+    narrow = reachable(table, max_num_seqs, max_model_len, max_chunk_tokens)
     batch = data.draw(st.integers(1, max_num_seqs))
     tokens = 1 if phase is Phase.DECODE else data.draw(st.integers(1, max_chunk_tokens))
     past = data.draw(st.integers(0, -(-(max_model_len - 1) // BLOCK_SIZE)))

@@ -122,5 +122,7 @@ def test_the_picture_is_a_png(plan: Plan, tmp_path: Path) -> None:
     path = tmp_path / "plan.png"
     draw_plan(plan, path)
     assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    with pytest.raises(ConfigError, match=r"wanted a name that ends in .png"):
+        draw_plan(plan, tmp_path / "plan.jpg")
     with pytest.raises(ConfigError, match="cannot write the plot"):
         draw_plan(plan, tmp_path / "absent" / "plan.png")

@@ -1,0 +1,17 @@
+"""What a build warns of although it goes on."""
+
+from __future__ import annotations
+
+from export.build_warnings import bucket_warnings
+from omruntime.buckets import Bucket, BucketTable, Phase
+
+BUCKETS = [Bucket(Phase.DECODE, batch, 1, 4) for batch in (1, 4, 16)]
+BUCKETS += [Bucket(Phase.PREFILL, 1, 16, past) for past in (1, 4)]
+
+
+def test_buckets_that_no_step_takes_are_named() -> None:
+    table = BucketTable(BUCKETS, 16)
+    assert not list(bucket_warnings(table, 16, 64))
+    (warning,) = bucket_warnings(table, 3, 64)
+    assert "1 of 5 buckets are never used within --max-num-seqs 3" in warning
+    assert "decode 16x1/4" in warning
