@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,6 +17,7 @@ from server.client import Client
 from server.client_call_flags import add_connection_flags, security_of
 from server.client_parser import ClientParser, Commands
 from server.client_tables import bucket_table, drain_line, load_lines
+from server.client_top import run_top
 from server.pb import control_pb2 as pb
 from server.terminal_client import TerminalClient
 
@@ -74,6 +77,27 @@ def _buckets(client: TerminalClient, arguments: argparse.Namespace) -> int:
     response = _one(client, lambda c: c.control.buckets())
     print(_json(response) if arguments.json else "\n".join(bucket_table(response)))
     return 0
+
+
+def _add_top_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--interval-s",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="seconds between two looks, 0.25 to 3600 (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--count", type=int, metavar="N", help="end after so many looks; default: at Ctrl-C"
+    )
+
+
+def _top(client: TerminalClient, arguments: argparse.Namespace) -> int:
+    if arguments.count is not None and arguments.count < 1:
+        raise RequestError(f"--count is {arguments.count}, wanted at least 1")
+    snapshots = client.in_worker(lambda c: c.control.watch_load(arguments.interval_s, True))
+    with closing(snapshots):
+        return run_top(islice(snapshots, arguments.count))
 
 
 def _add_abort_flags(parser: argparse.ArgumentParser) -> None:
@@ -161,6 +185,11 @@ def _add_nothing(_: argparse.ArgumentParser) -> None: ...
 
 CONTROL_COMMANDS: Mapping[str, tuple[str, _AddFlags, _Run]] = {
     "load": ("Show what the server holds and has done", _add_json, _load),
+    "top": (
+        "Show what the server does in the terminal until Ctrl-C; a line for each look when piped",
+        _add_top_flags,
+        _top,
+    ),
     "buckets": ("Show how the buckets are used, and what was padding", _add_json, _buckets),
     "abort": ("End requests", _add_abort_flags, _abort),
     "drain": (

@@ -15,22 +15,22 @@ def load_lines(snapshot: pb.WatchLoadResponse) -> Iterator[str]:
     state = pb.ServerState.Name(snapshot.state).removeprefix("SERVER_STATE_").lower()
     finished = ", ".join(f"{n} {reason}" for reason, n in sorted(load.num_finished.items()) if n)
     refused = ", ".join(f"{n} {error}" for error, n in sorted(snapshot.num_refused.items()))
-    yield f"state      {state}, up {snapshot.uptime_s:.0f} s"
-    yield f"requests   {load.num_running} running, {load.num_waiting} waiting"
-    yield f"finished   {finished or 'none'}"
-    yield f"refused    {refused or 'none'}"
-    yield f"kv blocks  {held} held, {free_cached} cached, {total - held - free_cached} empty"
+    yield f"state        {state}, up {snapshot.uptime_s:.0f} s"
+    yield f"requests     {load.num_running} running, {load.num_waiting} waiting"
+    yield f"finished     {finished or 'none'}"
+    yield f"refused      {refused or 'none'}"
+    yield f"kv blocks    {held} held, {free_cached} cached, {total - held - free_cached} empty"
     yield (
-        f"tokens     {snapshot.num_generated_tokens} generated, {snapshot.num_prefill_tokens} "
+        f"tokens       {snapshot.num_generated_tokens} generated, {snapshot.num_prefill_tokens} "
         f"prefilled, {load.num_prefix_hit_tokens} from the prefix cache"
     )
-    yield f"padding    {percent(snapshot.num_padded_tokens, snapshot.num_computed_tokens)}"
-    yield f"preempted  {load.num_preemptions}"
+    yield f"padding      {percent(snapshot.num_padded_tokens, snapshot.num_computed_tokens)}"
+    yield f"preempted    {load.num_preemptions}"
     for name, histogram in (
         ("first token", snapshot.time_to_first_token),
         ("next tokens", snapshot.inter_token),
     ):
-        yield f"{name:11}{mean_text(histogram)}"
+        yield f"{name:13}{mean_text(histogram)}"
 
 
 def bucket_table(response: pb.GetBucketsResponse) -> Iterator[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -66,7 +66,7 @@ class TerminalClient:
         (scores,) = self.in_worker(lambda c: [c.score(prompt, continuations, top, options)])
         return scores
 
-    def in_worker(self, call: Callable[[Client], Iterable[T]]) -> Iterator[T]:
+    def in_worker(self, call: Callable[[Client], Iterable[T]]) -> Generator[T, None, None]:
         """What a call gives, made in another thread; leaving early cancels it."""
         items: queue.SimpleQueue[T | _End] = queue.SimpleQueue()
         client = Client(self._target, self._security)

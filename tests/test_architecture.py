@@ -106,6 +106,7 @@ PRINTING = {
     "server.cli",
     "server.client_cli",
     "server.client_control",
+    "server.client_top",
     "server.keys_command",
     "server.chat_session",
 }

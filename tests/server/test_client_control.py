@@ -23,10 +23,10 @@ def run(server: FakeServer, *argv: str) -> int:
 def test_load_for_people_and_for_programs(server: FakeServer, capsys: Capture) -> None:
     assert run(server, "load") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "requests   1 running, 2 waiting" in lines
-    assert "kv blocks  4 held, 0 cached, 12 empty" in lines
-    assert "finished   1 abort, 9 stop" in lines
-    assert "padding    25.0 %" in lines
+    assert "requests     1 running, 2 waiting" in lines
+    assert "kv blocks    4 held, 0 cached, 12 empty" in lines
+    assert "finished     1 abort, 9 stop" in lines
+    assert "padding      25.0 %" in lines
     assert run(server, "load", "--json") == 0
     assert json.loads(capsys.readouterr().out)["load"]["num_running"] == 1
 
