@@ -66,7 +66,8 @@ def test_rates_are_of_the_latest_two_and_quantiles_of_the_latest_seconds() -> No
 def test_a_server_that_was_started_anew_begins_at_zero() -> None:
     history = FigureHistory()
     history.push(snapshot(500, 9000, (9, 9, 9)))
-    assert history.push(snapshot(1, 10, (1, 0, 0))).generated is None
+    figures = history.push(snapshot(1, 10, (1, 0, 0)))
+    assert (figures.generated, figures.next_token_s, figures.padding) == (None, None, None)
     assert history.push(snapshot(2, 30, (2, 0, 0))).generated == 20
 
 
@@ -131,7 +132,11 @@ def test_piped_it_is_a_line_for_each_look(server: FakeServer, capsys: Capture) -
 
 
 def test_at_a_terminal_ctrl_c_gives_the_screen_back(server: FakeServer) -> None:
-    code = "import sys; from server.client_cli import main; sys.exit(main())"
+    # A shell's background jobs inherit SIGINT as ignored, and Python leaves that as it is.
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from server.client_cli import main; sys.exit(main())"
+    )
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-c", code, "top", "--target", server.target],
@@ -140,7 +145,6 @@ def test_at_a_terminal_ctrl_c_gives_the_screen_back(server: FakeServer) -> None:
         stdout=theirs,
         stderr=subprocess.PIPE,
         env={**os.environ, "TERM": "xterm"},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     os.close(theirs)
     with process:
