@@ -101,7 +101,7 @@ class Engine:
         plan_memory(device, manifest, bundle, self.limits.num_blocks).require_fits(device)
         self._kv_cache = KVCache(device, manifest.model, manifest.kv, self.limits.num_blocks)
         self._pool = BlockPool(self.limits.num_blocks)
-        self._cache = self._new_prefix_cache() if settings.enable_prefix_cache else None
+        self._cache = self._new_prefix_cache(settings) if settings.enable_prefix_cache else None
         self._buckets = reachable(
             manifest.bucket_table(),
             self.limits.max_num_seqs,
@@ -398,8 +398,14 @@ class Engine:
         self._kv_cache.close()
         self._device.close()
 
-    def _new_prefix_cache(self) -> PrefixCache:
-        return PrefixCache(self._pool, self.manifest.kv.block_size, self.manifest.kv_identity)
+    def _new_prefix_cache(self, settings: EngineSettings) -> PrefixCache:
+        kv = self.manifest.kv
+        return PrefixCache(
+            self._pool,
+            kv.block_size,
+            self.manifest.kv_identity,
+            prompts_only=settings.deterministic,
+        )
 
     def _read_logits(self, plan: StepPlan, logits: NDArray[np.float32]) -> list[RowResult]:
         """The next token of every row that samples, the score of every row that scores."""

@@ -54,11 +54,20 @@ class PrefixCache:
         block_size: int,
         kv_identity: str,
         hash_bytes: HashBytes = sha256_digest,
+        *,
+        prompts_only: bool = False,
     ) -> None:
+        """Begin empty.
+
+        Args:
+            prompts_only: Remember no tokens of answers. Those are computed one by one, so their
+                keys and values differ in the last bits from a prompt's.
+        """
         self._pool = pool
         self._block_size = block_size
         self._kv_identity = kv_identity
         self._hash_bytes = hash_bytes
+        self._prompts_only = prompts_only
         self._blocks: dict[bytes, int] = {}
         self._keys: dict[int, BlockKey] = {}
         self._counters = PrefixCacheCounters()
@@ -126,6 +135,8 @@ class PrefixCache:
         Content that is known already stays with the block that had it first.
         """
         num_blocks = sequence.num_computed_tokens // self._block_size
+        if self._prompts_only:
+            num_blocks = min(num_blocks, sequence.num_prompt_tokens // self._block_size)
         if first_block >= num_blocks:
             return
         self._extend_keys(sequence, num_blocks)

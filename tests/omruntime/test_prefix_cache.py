@@ -70,6 +70,17 @@ def test_generated_tokens_are_found_in_a_later_prompt() -> None:
     assert cache.match(sequence_of(1, 2, 3, 4, 5)) == table
 
 
+def test_an_answer_is_not_remembered_where_prompts_alone_are() -> None:
+    pool = BlockPool(10)
+    cache = PrefixCache(pool, BLOCK_SIZE, "model", prompts_only=True)
+    sequence = sequence_of(1, 2, 3)
+    table = compute(pool, cache, sequence)
+    sequence.token_ids.append(4)
+    sequence.num_computed_tokens = 4
+    cache.insert(sequence, 1)
+    assert cache.match(sequence_of(1, 2, 3, 4, 5)) == table[:1]
+
+
 def test_salt_a_never_hits_salt_b() -> None:
     pool, cache = make_cache()
     table = compute(pool, cache, sequence_of(1, 2, 3, salt="a"))
