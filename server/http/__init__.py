@@ -1,7 +1,7 @@
 """The HTTP gateway: OpenAI's routes over the same `TextGenerator` as gRPC, on a port of its own.
 
     errors.py     error class -> status and OpenAI's error body
-    schema.py     the request bodies, checked
+    json_route.py, schema.py: the request bodies, read and checked
     wishes.py     request bodies -> sampling parameters and prompts
     answers.py    deltas -> OpenAI's choices, whole or in chunks
     answer_reader.py, think_splitter.py, call_parser.py: text -> thought, content and calls

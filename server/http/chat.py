@@ -19,13 +19,14 @@ from server.http.chat_parts import delta_of, message_of
 from server.http.chat_plan import plan_chat
 from server.http.events import event_stream
 from server.http.gateway import Gateway, request_id_of, unless_gone
+from server.http.json_route import JsonRoute
 from server.http.schema import ChatBody
 from server.text import TextDelta, TextRequest, Usage
 
 
 def chat_routes(gateway: Gateway) -> APIRouter:
     """The route of chat completions."""
-    router = APIRouter(tags=["OpenAI"])
+    router = APIRouter(tags=["OpenAI"], route_class=JsonRoute)
 
     @router.post("/v1/chat/completions")
     async def chat_completions(body: ChatBody, http: Request) -> Response:

@@ -20,6 +20,7 @@ from server.http.answers import (
 )
 from server.http.events import event_stream
 from server.http.gateway import Gateway, request_id_of, unless_gone
+from server.http.json_route import JsonRoute
 from server.http.schema import CompletionBody
 from server.http.wishes import params_of_completion, prompts_of
 from server.text import PromptToken, TextDelta, TextRequest, Usage
@@ -27,7 +28,7 @@ from server.text import PromptToken, TextDelta, TextRequest, Usage
 
 def completion_routes(gateway: Gateway) -> APIRouter:
     """The route of plain completions."""
-    router = APIRouter(tags=["OpenAI"])
+    router = APIRouter(tags=["OpenAI"], route_class=JsonRoute)
 
     @router.post("/v1/completions")
     async def completions(body: CompletionBody, http: Request) -> Response:

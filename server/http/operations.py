@@ -10,6 +10,7 @@ from omruntime.errors import FieldError
 from server.control_service import omserve_version
 from server.grpc_service import MAX_DETOKENIZE_IDS, MAX_TOKENIZE_CHARS
 from server.http.gateway import Gateway
+from server.http.json_route import JsonRoute
 from server.http.schema import FastList
 from server.lifecycle import ServerState
 
@@ -32,7 +33,7 @@ class DetokenizeBody(BaseModel):
 
 def operation_routes(gateway: Gateway) -> APIRouter:
     """Health, readiness, version, tokenize and detokenize."""
-    router = APIRouter(tags=["operations"])
+    router = APIRouter(tags=["operations"], route_class=JsonRoute)
 
     @router.get("/health")
     async def health() -> Response:

@@ -15,6 +15,7 @@ from server.http.chat_plan import plan_chat
 from server.http.errors import body_of
 from server.http.events import EventStyle, event_stream
 from server.http.gateway import Gateway, request_id_of, unless_gone
+from server.http.json_route import JsonRoute
 from server.http.responses_items import Event, OutputItems
 from server.http.responses_schema import ResponsesBody, chat_body_of
 from server.text import TextDelta, TextRequest
@@ -25,7 +26,7 @@ _ENDS = {"stop": "completed", "length": "incomplete"}
 
 def response_routes(gateway: Gateway) -> APIRouter:
     """The route of responses."""
-    router = APIRouter(tags=["OpenAI"])
+    router = APIRouter(tags=["OpenAI"], route_class=JsonRoute)
 
     @router.post("/v1/responses")
     async def responses(body: ResponsesBody, http: Request) -> Response:

@@ -8,7 +8,6 @@ from typing import Any
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
-from fastapi.routing import APIRoute
 
 from omruntime.errors import (
     NotReadyError,
@@ -18,6 +17,7 @@ from omruntime.errors import (
     ShuttingDownError,
 )
 from server.http.errors import headers_of, invalid_body_of
+from server.http.json_route import JsonRoute
 from server.redaction import public_text
 
 _BY_CLASS: tuple[tuple[type[OmError], int, str], ...] = (
@@ -29,7 +29,7 @@ _BY_CLASS: tuple[tuple[type[OmError], int, str], ...] = (
 )
 
 
-class TgiRoute(APIRoute):
+class TgiRoute(JsonRoute):
     """A route whose errors have that shape."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
