@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 
-.PHONY: demo test lint bench fuzz-om fuzz-grpc soak proto clean
+.PHONY: demo test lint bench fuzz-om fuzz-grpc fuzz-http soak proto clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m demo.demo
@@ -38,6 +38,10 @@ fuzz-om: $(VENV)/.installed-dev
 # Of each RPC; about seven minutes on two cores.
 fuzz-grpc: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.fuzz_grpc --count 10000
+
+# About a quarter of an hour on two cores.
+fuzz-http: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.fuzz_http --count 10000
 
 # Writes server/pb/ anew; a test compares it with proto/.
 proto: $(VENV)/.installed-dev

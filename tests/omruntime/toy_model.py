@@ -64,6 +64,13 @@ LONG_BUCKETS = tuple(
     for shape in ((Phase.DECODE, 1, 1), (Phase.DECODE, 16, 1), (Phase.PREFILL, 1, 256))
 )
 
+BYTES_VOCAB_SIZE = 266
+BYTES_MODEL_LEN = 256
+BYTES_BUCKETS = tuple(
+    Bucket(*shape, BYTES_MODEL_LEN // BLOCK_SIZE)
+    for shape in ((Phase.DECODE, 1, 1), (Phase.DECODE, 16, 1), (Phase.PREFILL, 1, 64))
+)
+
 
 def toy_answer(prompt: tuple[int, ...], num_tokens: int) -> tuple[int, ...]:
     """What the model generates greedily, end tokens ignored."""
@@ -85,6 +92,17 @@ def write_long_toy_bundle(folder: Path) -> Path:
     logits = replace(OUTPUTS[0], shape=("batch", LARGE_VOCAB_SIZE))
     program = replace(short.programs[0], outputs=(logits, OUTPUTS[1]), buckets=LONG_BUCKETS)
     return _write(folder, replace(short, model=model, programs=(program,)), LARGE_VOCAB_SIZE)
+
+
+def write_bytes_toy_bundle(folder: Path) -> Path:
+    """The same model with the vocabulary of `byte_level_backend`, for a short page of text."""
+    short = _toy_manifest(_ENTRY)
+    model = replace(
+        short.model, vocab_size=BYTES_VOCAB_SIZE, max_model_len=BYTES_MODEL_LEN, eos_token_ids=(2,)
+    )
+    logits = replace(OUTPUTS[0], shape=("batch", BYTES_VOCAB_SIZE))
+    program = replace(short.programs[0], outputs=(logits, OUTPUTS[1]), buckets=BYTES_BUCKETS)
+    return _write(folder, replace(short, model=model, programs=(program,)), BYTES_VOCAB_SIZE)
 
 
 _ENTRY = FileEntry("programs/step.onnx", 0, "0" * 64)

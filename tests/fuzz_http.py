@@ -1,0 +1,181 @@
+"""Requests that schemathesis makes of the HTTP gateway's own OpenAPI document.
+
+`python -m tests.fuzz_http --count 10000` sends so many to a real server over a toy model; the
+test suite sends a few. Valid and invalid ones in turn: each must get an answer below 500 in the
+shape of its route, and afterwards the server holds nothing and logs no defect.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import seed as seeded
+from schemathesis import GenerationMode
+
+from server.client import Client
+from tests.e2e.server_child import ServerChild
+from tests.omruntime.toy_model import write_bytes_toy_bundle
+from tests.server.tiny_tokenizers import byte_level_backend, write_tokenizer
+
+MODEL = "toy"
+TIMEOUT_S = 60.0
+# Knows tools and thoughts, so that their parsers are on the way of every answer.
+TEMPLATE = (
+    "{% if tools %}{{ tools | tojson }}<tool_call>{% endif %}"
+    "{% for m in messages %}{{ m.role }}:{{ m.content.split('</think>')[-1] }}\n{% endfor %}"
+)
+# Half a character, what are no numbers, and a number that no machine has.
+POISONED_KEY = "\ud800"
+POISONS = (POISONED_KEY, "\x00", float("nan"), float("inf"), -float("inf"), 1 << 200, -0.0, [], {})
+_JSON = {"Content-Type": "application/json"}
+
+
+@dataclass
+class Tally:
+    """How the requests ended.
+
+    Attributes:
+        statuses: How many answers each status had.
+        failures: One line for each answer that is wrong.
+    """
+
+    statuses: Counter[int] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def toy_server(folder: Path) -> Iterator[ServerChild]:
+    """`om-serve` with HTTP over a toy model that speaks bytes."""
+    bundle = write_bytes_toy_bundle(folder / "bundle")
+    write_tokenizer(bundle / "tokenizer", byte_level_backend())
+    (bundle / "tokenizer" / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
+    options = ("--http-port", "0", "--num-threads", "1")
+    child = ServerChild(bundle, folder, options)
+    with child.running():
+        yield child
+
+
+def fuzz(url: str, count: int, seed: int) -> Tally:
+    """Send `count` requests, the same number to each operation that takes something."""
+    document = requests.get(f"{url}/openapi.json", timeout=TIMEOUT_S).json()
+    schema = schemathesis.openapi.from_dict(document)
+    operations = [found.ok() for found in schema.get_all_operations()]
+    posts = [(o, mode) for o in operations if o.method == "post" for mode in GenerationMode]
+    gets = [(o, GenerationMode.POSITIVE) for o in operations if o.method == "get"]
+    assert len(posts) + len(gets) == len(operations) + len(posts) // 2, "another method"
+    tally = Tally()
+    with requests.Session() as session:
+        sender = _Sender(url, session, tally, random.Random(seed))
+        for runs, share in ((gets, 1), (posts, -(-(count - len(gets)) // len(posts)))):
+            for operation, mode in runs:
+                _run(operation.as_strategy(generation_mode=mode), sender, share, seed)
+    return tally
+
+
+def _run(strategy: Any, sender: _Sender, count: int, seed: int) -> None:
+    @seeded(seed)
+    @settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(strategy)
+    def send(case: Any) -> None:
+        sender.send(case)
+
+    send()
+
+
+@dataclass
+class _Sender:
+    url: str
+    session: requests.Session
+    tally: Tally
+    draws: random.Random
+
+    def send(self, case: Any) -> None:
+        """Send a case and look at its answer; mostly for the model that is served."""
+        body = case.body
+        if isinstance(body, dict) and "model" in body and self.draws.random() < 0.9:
+            body = case.body = {**body, "model": MODEL}
+        if isinstance(body, dict) and self.draws.random() < 0.2:
+            body = _poisoned(body, self.draws)
+            # By hand, since libraries refuse to write such bodies.
+            url, data = f"{self.url}{case.formatted_path}", json.dumps(body)
+            response = self.session.post(url, data=data, headers=_JSON, timeout=TIMEOUT_S)
+        else:
+            response = case.call(base_url=self.url, session=self.session, timeout=TIMEOUT_S)
+        self.tally.statuses[response.status_code] += 1
+        wrong = _wrong(response.status_code, response.content.decode())
+        if wrong:
+            place = f"{case.method} {case.formatted_path}"
+            self.tally.failures.append(f"{place}: {wrong}: {body!r:.500}")
+
+
+def _poisoned(value: Any, draws: random.Random) -> Any:
+    """The same with one leaf, or key, that JSON allows and little else does."""
+    if isinstance(value, dict) and value:
+        key = draws.choice(sorted(value))
+        if draws.random() < 0.1:
+            return {**value, POISONED_KEY: value[key]}
+        return {**value, key: _poisoned(value[key], draws)}
+    if isinstance(value, list) and value:
+        place = draws.randrange(len(value))
+        return [*value[:place], _poisoned(value[place], draws), *value[place + 1 :]]
+    return draws.choice(POISONS)
+
+
+def _wrong(status: int, text: str) -> str:
+    """What is wrong with an answer; empty when nothing is."""
+    if status >= 500:
+        return f"{status} {text[:300]}"
+    if status < 400:
+        return ""
+    error = json.loads(text).get("error")
+    told = error.get("message") if isinstance(error, dict) else error
+    return "" if isinstance(told, str) and told else f"{status} without a message: {text[:300]}"
+
+
+def leftovers(child: ServerChild) -> str:
+    """What the server still holds, or defects in its log; empty when there is nothing."""
+    with Client(child.target) as client:
+        load = client.load()
+    held = (load.num_running, load.num_waiting, load.num_referenced_blocks)
+    if held != (0, 0, 0):
+        return f"running, waiting and referenced blocks are {held}"
+    log = child.log.read_text()
+    return log if "Traceback" in log else ""
+
+
+def main() -> int:
+    """Run as told on the command line; returns 1 when anything was wrong."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, toy_server(Path(folder)) as child:
+        tally = fuzz(child.url, options.count, options.seed)
+        left = leftovers(child)
+    print(f"{tally.statuses.total()} answers by status: {dict(sorted(tally.statuses.items()))}")
+    print("\n".join([*tally.failures[:50], left]))
+    print(f"{len(tally.failures)} wrong")
+    return 1 if tally.failures or left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
