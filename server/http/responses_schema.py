@@ -23,6 +23,7 @@ from pydantic import (
 from omruntime.errors import FieldError
 from server.http.schema import (
     HARMLESS,
+    NOT_BUILT_IN,
     CalledFunction,
     ChatBody,
     FastList,
@@ -39,8 +40,9 @@ from server.http.schema import (
     log_once,
 )
 
-# Values that ask for nothing special.
+# Values that ask for nothing special; what chat completions refuse is refused here as well.
 _NOT_BUILT_IN: dict[str, tuple[Any, ...]] = {
+    **NOT_BUILT_IN,
     "background": (None, False),
     "conversation": (None,),
     "include": (None, []),

@@ -77,23 +77,36 @@ HARMLESS = frozenset(
     }
 )
 # A value that asks for nothing special is taken: it is what would happen anyway.
-_NOT_BUILT_IN: dict[str, tuple[Any, ...]] = {
+NOT_BUILT_IN: dict[str, tuple[Any, ...]] = {
+    "add_generation_prompt": (None, True),
     "audio": (None,),
+    "bad_words": (None, []),
     "best_of": (None, 1),
     "chat_template": (None,),
+    "continue_final_message": (None, False),
+    "documents": (None, []),
+    "ebnf": (None,),
     "function_call": (None, "none"),
     "functions": (None, []),
     "guided_choice": (None,),
     "guided_grammar": (None,),
     "guided_json": (None,),
     "guided_regex": (None,),
+    "include_reasoning": (None, True),
+    "json_schema": (None,),
+    "length_penalty": (None, 1.0),
+    "logits_processors": (None, []),
+    "lora_path": (None,),
     "modalities": (None, ["text"]),
     "prediction": (None,),
     "reasoning_effort": (None,),
+    "regex": (None,),
     "structured_outputs": (None,),
     "suffix": (None, ""),
     "tool_choice": (None, "none"),
     "tools": (None, []),
+    "truncate_prompt_tokens": (None,),
+    "use_beam_search": (None, False),
     "verbosity": (None, "medium"),
     "web_search_options": (None,),
 }
@@ -153,6 +166,7 @@ class GenerationBody(BaseModel):
     repetition_penalty: Number | None = None
     min_tokens: StrictInt | None = None
     stop_token_ids: FastList[StrictInt] | None = None
+    allowed_token_ids: FastList[StrictInt] | None = None
     prompt_logprobs: StrictInt | None = None
     ignore_eos: StrictBool | None = None
     skip_special_tokens: StrictBool | None = None
@@ -162,9 +176,9 @@ class GenerationBody(BaseModel):
     @model_validator(mode="after")
     def _sort_out_extras(self) -> GenerationBody:
         for name, value in (self.model_extra or {}).items():
-            if name in _NOT_BUILT_IN and value not in _NOT_BUILT_IN[name]:
+            if name in NOT_BUILT_IN and value not in NOT_BUILT_IN[name]:
                 raise FieldError(name, f"{name} is not built in; leave it out")
-            if name not in HARMLESS and name not in _NOT_BUILT_IN:
+            if name not in HARMLESS and name not in NOT_BUILT_IN:
                 log_once(name)
         if self.prompt_logprobs is not None and self.stream:
             raise FieldError(

@@ -197,6 +197,7 @@ def _params(
         prompt_logprobs=prompt_logprobs,
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         stop_token_ids=tuple(body.stop_token_ids or ()),
+        allowed_token_ids=_allowed(body.allowed_token_ids),
         constraint=_constraint(body.response_format),
         logit_bias={_token_id(key): bias for key, bias in (body.logit_bias or {}).items()},
     )
@@ -216,6 +217,14 @@ def _constraint(wanted: ResponseFormat | None) -> Constraint | None:
         raise FieldError("response_format", "the schema is nested too deeply") from error
     except RequestError as error:
         raise FieldError("response_format", str(error)) from error
+
+
+def _allowed(token_ids: list[int] | None) -> tuple[int, ...]:
+    if token_ids is None:
+        return ()
+    if not token_ids:
+        raise FieldError("allowed_token_ids", "allowed_token_ids is empty, wanted at least one id")
+    return tuple(token_ids)
 
 
 def _token_id(key: str) -> int:

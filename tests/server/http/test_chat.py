@@ -155,6 +155,15 @@ def test_a_stream_can_pass_proxies(server: Serving) -> None:
         ({"messages": HELLO, "prediction": {}}, "prediction", "not built in"),
         ({"messages": HELLO, "chat_template": "x"}, "chat_template", "not built in"),
         ({"messages": HELLO, "logit_bias": {"x": 1}}, "logit_bias", "token id"),
+        ({"messages": HELLO, "allowed_token_ids": []}, "allowed_token_ids", "empty"),
+        ({"messages": HELLO, "bad_words": ["x"]}, "bad_words", "not built in"),
+        ({"messages": HELLO, "regex": "x"}, "regex", "not built in"),
+        ({"messages": HELLO, "include_reasoning": False}, "include_reasoning", "not built in"),
+        (
+            {"messages": HELLO, "continue_final_message": True},
+            "continue_final_message",
+            "not built in",
+        ),
         ({"messages": HELLO, "max_tokens": "many"}, "max_tokens", "got 'many'"),
         ({"messages": HELLO, "temperature": True}, "temperature", "got True"),
         ([], None, "body"),
@@ -184,9 +193,16 @@ def test_harmless_extras_are_accepted(server: Serving) -> None:
         "temperatur": 0,
         "tools": [],
         "response_format": {"type": "text"},
+        "add_generation_prompt": True,
+        "length_penalty": 1,
     }
     messages = [{"role": "user", "content": "hello", "id": "m1"}]
     assert post(server, {"messages": messages, **extras}).status_code == 200
+
+
+def test_allowed_tokens(server: Serving) -> None:
+    assert post(server, {"messages": HELLO, "allowed_token_ids": [7, 9]}).status_code == 200
+    assert server.engine.submitted[-1].params.allowed_token_ids == (7, 9)
 
 
 def test_parts_of_text_are_joined(server: Serving) -> None:

@@ -208,6 +208,7 @@ def test_an_answer_that_is_cut_is_incomplete(server: Serving, stream: bool) -> N
         ({"truncation": "auto"}, "truncation", "not built in"),
         ({"top_logprobs": 3}, "top_logprobs", "not built in"),
         ({"n": 2}, "n", "not built in"),
+        ({"bad_words": ["x"]}, "bad_words", "not built in"),
         ({"tools": [{"type": "web_search"}]}, "tools", "'web_search'"),
         ({"tools": [{"type": "function", "name": "no name"}]}, "tools", "tools.0.name"),
         ({"tools": [{"type": "function"}]}, "tools", "tools.0.name"),

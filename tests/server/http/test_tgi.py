@@ -220,3 +220,19 @@ def test_faults() -> None:
         refused = post(server, "/generate")
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
         assert refused.json()["error_type"] == "overloaded"
+
+
+def runs_late(request: Request) -> list[TokenDelta]:
+    first = TokenDelta(tuple(TOKENIZER.encode_text("so ")))
+    deltas = [first, last(FinishReason.ABORT, error="its deadline passed after 1.000 s")]
+    return with_logprobs(deltas, request.params.logprobs)
+
+
+def test_a_timeout_ends_the_request_with_its_reason() -> None:
+    with serving(runs_late) as server:
+        whole = post(server, "/generate", parameters={"timeout": 1})
+        assert (whole.status_code, whole.json()["error_type"]) == (429, "overloaded")
+        assert "deadline passed" in whole.json()["error"]
+        assert submitted(server).scheduling.deadline is not None
+        *_, event = events_of(post(server, "/generate_stream", parameters={"timeout": 1}))
+    assert event["error_type"] == "overloaded"
