@@ -22,10 +22,10 @@ from server.access import Access, open_access
 from server.draining import refuse_new
 from server.grpc_server import start_grpc_server
 from server.lifecycle import Lifecycle
-from server.loading import start_engine, stop_engine
+from server.loading import in_daemon_thread, start_engine, stop_engine
 from server.logs import set_up_logging
 from server.overload import watch_overload
-from server.seams import EngineLike, FrontEnd, TextGeneratorLike
+from server.seams import EngineLike, FrontEnd, TextGeneratorLike, TracesLike
 from server.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -37,6 +37,8 @@ ENGINE_STOP_S = 10.0
 # What aborted requests get to send their terminal events, and RPCs to send their status.
 LAST_EVENTS_S = 2.0
 LAST_STATUS_S = 0.5
+# What the last spans get to reach their collector.
+LAST_SPANS_S = 2.0
 
 
 StartHttp = Callable[[Settings, Lifecycle, EngineLike, Access], Awaitable[FrontEnd]]
@@ -51,11 +53,14 @@ class Parts:
         open_engine: Settles manifest and limits; quick.
         open_generator: Opens the text layer over an engine that is not loaded yet.
         start_http: None without a gateway.
+        open_traces: Opens the way to a collector, by its address and the served name; None
+            without traces.
     """
 
     open_engine: Callable[[Path, EngineSettings], EngineLike]
     open_generator: Callable[[Path, EngineLike], TextGeneratorLike]
     start_http: StartHttp | None = None
+    open_traces: Callable[[str, str], TracesLike] | None = None
 
 
 class StopSignals:
@@ -88,7 +93,10 @@ async def serve(settings: Settings, parts: Parts) -> bool:
     engine = parts.open_engine(settings.bundle, settings.engine)
     lifecycle = Lifecycle()
     access = open_access(settings, lifecycle)
-    async with _listening(settings, parts, lifecycle, (engine, access)) as port:
+    async with (
+        _tracing(settings, parts, lifecycle, engine),
+        _listening(settings, parts, lifecycle, (engine, access)) as port,
+    ):
         _announce_port(settings, port)
         generator = parts.open_generator(settings.bundle, engine)
         _watch_device(engine, lifecycle)
@@ -103,6 +111,24 @@ async def serve(settings: Settings, parts: Parts) -> bool:
         await stop.first.wait()
         overload.cancel()
         return await _drain(settings, lifecycle, engine, stop.second)
+
+
+@asynccontextmanager
+async def _tracing(
+    settings: Settings, parts: Parts, lifecycle: Lifecycle, engine: EngineLike
+) -> AsyncIterator[None]:
+    """Have each request traced, and send the last spans at the end."""
+    if parts.open_traces is None:
+        yield
+        return
+    assert settings.otlp_endpoint is not None, "there is nowhere to send traces"
+    model = settings.served_model_name or engine.manifest.model.name
+    traces = parts.open_traces(settings.otlp_endpoint, model)
+    lifecycle.observers.append(traces)
+    try:
+        yield
+    finally:
+        await asyncio.wait((in_daemon_thread("traces", traces.close),), timeout=LAST_SPANS_S)
 
 
 @asynccontextmanager

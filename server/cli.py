@@ -12,11 +12,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from server.app import StartHttp
+    from server.seams import TracesLike
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,7 +55,8 @@ def _run(argv: Sequence[str]) -> int:
     from server.loading import open_engine
 
     start_http = None if settings.http_port is None else _http_gateway()
-    return run_server(settings, Parts(open_engine, TextGenerator.open, start_http))
+    open_traces = None if settings.otlp_endpoint is None else _traces()
+    return run_server(settings, Parts(open_engine, TextGenerator.open, start_http, open_traces))
 
 
 def _http_gateway() -> StartHttp:
@@ -68,6 +70,19 @@ def _http_gateway() -> StartHttp:
             f"pip install '.[http]' in omserve's folder"
         ) from error
     return start_http_server
+
+
+def _traces() -> Callable[[str, str], TracesLike]:
+    from omruntime.errors import ConfigError
+
+    try:
+        from server.traces import Traces
+    except ImportError as error:
+        raise ConfigError(
+            f"--otlp-endpoint needs OpenTelemetry's libraries ({error}); install them with: "
+            f"pip install '.[otel]' in omserve's folder"
+        ) from error
+    return Traces.open
 
 
 def _keys(argv: Sequence[str]) -> int:

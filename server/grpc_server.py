@@ -21,6 +21,7 @@ from server.dialects.registration import add_dialects, reflection_pool
 from server.grpc_service import GrpcInferenceService
 from server.interceptor import ErrorInterceptor
 from server.lifecycle import Lifecycle, ServerState
+from server.origin import OriginInterceptor
 from server.pb import control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc
 from server.seams import EngineLike
 from server.settings import MIB, Settings
@@ -122,6 +123,8 @@ async def start_grpc_server(
     interceptors: list[grpc.aio.ServerInterceptor] = [ErrorInterceptor()]
     if access.keys is not None:
         interceptors.insert(0, ApiKeyInterceptor(access.keys))
+    if settings.otlp_endpoint is not None:
+        interceptors.insert(0, OriginInterceptor())
     limits = engine.limits
     options = channel_options(
         settings.max_message_mib, limits.max_queued_requests + limits.max_num_seqs

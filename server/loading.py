@@ -52,7 +52,7 @@ async def start_engine(engine: EngineLike, lifecycle: Lifecycle, stop: asyncio.E
         logger.info("loading stage=%r", stage)
         lifecycle.detail = stage
 
-    started = _in_daemon_thread("load", lambda: engine.start(report))
+    started = in_daemon_thread("load", lambda: engine.start(report))
     stopped = asyncio.create_task(stop.wait())
     await asyncio.wait((started, stopped), return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()
@@ -65,7 +65,7 @@ async def start_engine(engine: EngineLike, lifecycle: Lifecycle, stop: asyncio.E
 
 async def stop_engine(engine: EngineLike, timeout_s: float) -> bool:
     """Stop an engine, loaded or still loading; False when it does not end in time."""
-    stopped = _in_daemon_thread("stop", engine.stop)
+    stopped = in_daemon_thread("stop", engine.stop)
     done, _ = await asyncio.wait((stopped,), timeout=timeout_s)
     if done:
         stopped.result()
@@ -74,7 +74,8 @@ async def stop_engine(engine: EngineLike, timeout_s: float) -> bool:
     return bool(done)
 
 
-def _in_daemon_thread(name: str, work: Callable[[], None]) -> asyncio.Future[None]:
+def in_daemon_thread(name: str, work: Callable[[], None]) -> asyncio.Future[None]:
+    """Run something that may block for long; the process can end while it does."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()
 

@@ -28,6 +28,7 @@ class RequestTally:
 
     Attributes:
         num_answers: How many answers were asked for.
+        began_at: Seconds of `time.monotonic`.
         ends: The terminal delta of each answer that has ended, by index.
         num_prompt_tokens: 0 until the first delta.
     """
@@ -35,7 +36,7 @@ class RequestTally:
     num_answers: int
     ends: dict[int, TextDelta] = field(default_factory=dict)
     num_prompt_tokens: int = 0
-    _began_at: float = field(default_factory=time.monotonic)
+    began_at: float = field(default_factory=time.monotonic)
     _taken_at: dict[int, float] = field(default_factory=dict)
     _num_taken: dict[int, int] = field(default_factory=dict)
 
@@ -50,7 +51,7 @@ class RequestTally:
     def _arrival(self, index: int) -> Arrival:
         now = time.monotonic()
         is_first = index not in self._taken_at
-        seconds = now - self._taken_at.get(index, self._began_at)
+        seconds = now - self._taken_at.get(index, self.began_at)
         self._taken_at[index] = now
         return Arrival(is_first, seconds)
 

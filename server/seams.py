@@ -129,6 +129,13 @@ class RequestObserver(Protocol):
         """A request was not accepted."""
 
 
+class TracesLike(RequestObserver, Protocol):
+    """Whoever traces requests."""
+
+    def close(self) -> None:
+        """Send what waits; may block for some seconds."""
+
+
 class FrontEnd(Protocol):
     """A listening port beside gRPC.
 

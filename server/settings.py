@@ -58,6 +58,8 @@ ENGINE_HELP = {
     "cache_dir": "Folder for measured costs; it may be read-only, never the bundle.",
 }
 
+_ENDPOINT = re.compile(r"https?://([^\s/:\[\]]+|\[[0-9a-fA-F:.]+\]):\d{1,5}/?")
+
 # How models write tool calls down; the parsers are the HTTP gateway's.
 TOOL_PARSERS = ("hermes", "llama3")
 # How models mark their thoughts; the splitter is the HTTP gateway's, too.
@@ -122,6 +124,12 @@ class Settings:
         metadata=_help("How the model marks thoughts: think or none; auto: by template."),
     )
     log_level: str = field(default="info", metadata=_help(f"One of {', '.join(LEVELS)}."))
+    otlp_endpoint: str | None = field(
+        default=None,
+        metadata=_help(
+            "OpenTelemetry collector for traces, as http://localhost:4317; unset: none."
+        ),
+    )
     drain_delay_s: float = field(
         default=0.0,
         metadata=_help("Seconds between unhealthy and refusing, for load balancers to notice."),
@@ -166,6 +174,11 @@ class Settings:
             )
         if self.log_level not in LEVELS:
             raise ConfigError(f"log_level is {self.log_level!r}, wanted one of {LEVELS}")
+        if self.otlp_endpoint is not None and not _ENDPOINT.fullmatch(self.otlp_endpoint):
+            raise ConfigError(
+                f"otlp_endpoint is {self.otlp_endpoint!r}, wanted http://HOST:PORT, or https://"
+                f"HOST:PORT for TLS, of OTLP over gRPC"
+            )
         self._require_whole_tls()
         if not (self.tls_cert or self.allow_insecure_listen or is_loopback(self.host)):
             raise ConfigError(

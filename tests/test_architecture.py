@@ -83,6 +83,7 @@ OWNERS = {
     "pydantic": {"server.http."},
     "uvicorn": {"server.http."},
     "prometheus_client": {"server.http."},
+    "opentelemetry": {"server.traces"},
     "grpc": {"server."},
     "grpc_health": {"server."},
     "grpc_reflection": {"server."},

@@ -19,6 +19,7 @@ from server.grpc_server import MAX_HEADER_BYTES
 from server.http.app import build_http_app
 from server.http.connection import bounded_connection
 from server.http.gateway import Gateway
+from server.http.origin_recorder import OriginRecorder
 from server.lifecycle import Lifecycle
 from server.load_watch import LoadWatch
 from server.seams import EngineLike
@@ -76,7 +77,7 @@ async def start_http_server(
     watch = LoadWatch(lifecycle, engine, access)
     app = build_http_app(gateway, watch, settings.max_message_mib * MIB, access.keys)
     config = uvicorn.Config(
-        app,
+        app if settings.otlp_endpoint is None else OriginRecorder(app),
         # By name, since another parser would come with its own bounds.
         http=bounded_connection(settings.slow_reader_timeout_s),
         ws="none",

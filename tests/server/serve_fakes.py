@@ -21,6 +21,7 @@ from server.http.serve import start_http_server
 from server.settings import Settings
 from server.status import exit_code_of
 from server.text import TextDelta, TextRequest
+from server.traces import Traces
 from tests.server.wire_fakes import FakeEngine, FakeGenerator, end
 
 
@@ -79,7 +80,8 @@ def main(mode: str, argv: list[str]) -> int:
 
     try:
         start_http = None if settings.http_port is None else start_http_server
-        parts = Parts(lambda _bundle, _settings: engine, open_generator, start_http)
+        open_traces = None if settings.otlp_endpoint is None else Traces.open
+        parts = Parts(lambda _bundle, _settings: engine, open_generator, start_http, open_traces)
         return run_server(settings, parts)
     except errors.OmError as error:
         print(f"om-serve: {error}", file=sys.stderr)
