@@ -30,7 +30,7 @@ def test_everything_can_come_from_the_environment() -> None:
     environ |= {"OMSERVE_BUNDLE": "b", "OMSERVE_ENABLE_PREFIX_CACHE": "no"}
     environ |= {"OMSERVE_NUM_BLOCKS": "9", "OMSERVE_MAX_MODEL_LEN": "64"}
     environ |= {"OMSERVE_MAX_CHUNK_TOKENS": "8", "OMSERVE_ALLOW_FAULTS": "1"}
-    environ |= {"OMSERVE_TOOL_PARSER": "hermes"}
+    environ |= {"OMSERVE_TOOL_PARSER": "hermes", "OMSERVE_OTLP_ENDPOINT": "http://localhost:4317"}
     settings = Settings.load([], environ)
     assert settings.bundle == Path("b")
     assert not settings.engine.enable_prefix_cache
