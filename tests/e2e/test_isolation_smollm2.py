@@ -7,26 +7,23 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
-import pytest
 
 from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import FinishReason
 from server.client import Client
-from tests.conftest import CACHE
-from tests.e2e.server_child import ServerChild
+from tests.e2e.server_child import SHORT_CONTEXT, ServerChild
 
-BUNDLE = CACHE / "smollm2"
 LIMIT_S = 120.0
 PROMPT = "Once upon a time"
 SHORT = SamplingParams(temperature=0.0, max_new_tokens=16, ignore_eos=True)
 LONG = SamplingParams(temperature=0.0, ignore_eos=True)
 
 
-@pytest.mark.skipif(
-    not (BUNDLE / "bundle.json").exists(), reason="SmolLM2 was not built by another test yet"
-)
-def test_a_killed_device_process_is_replaced_and_answers_as_before(tmp_path: Path) -> None:
-    child = ServerChild(BUNDLE, tmp_path, ["--isolate-device", "--num-blocks", "300"])
+def test_a_killed_device_process_is_replaced_and_answers_as_before(
+    smollm2_bundle: Path, tmp_path: Path
+) -> None:
+    options = [*SHORT_CONTEXT, "--isolate-device", "--num-blocks", "300"]
+    child = ServerChild(smollm2_bundle, tmp_path, options)
     with child.running() as target, Client(target) as client, ThreadPoolExecutor(4) as pool:
         before = client.generate(PROMPT, SHORT).answers[0].token_ids
         streams = [client.stream(prompt, LONG) for prompt in ("One", "Two", "Three", "Four")]
