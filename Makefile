@@ -26,10 +26,11 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m bench.replay
 	$(BIN)/python -m bench.constraints
 
-# An hour of churn, then longer runs of what the test suite does at a smaller count.
+# An hour of churn, dropped streams and a long silence, then longer runs of what the test suite does at a smaller count.
 SOAK_S ?= 3600
 soak: $(VENV)/.installed-dev
 	$(BIN)/python -m bench.soak --seconds $(SOAK_S)
+	$(BIN)/python -m bench.wire_soak
 	SOAK_FACTOR=10 $(BIN)/pytest tests/omruntime/test_scheduler_machine.py
 
 fuzz-om: $(VENV)/.installed-dev

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from omruntime.errors import OmError
     from server.app import StartHttp
     from server.seams import TracesLike
 
@@ -50,25 +51,32 @@ def _run(argv: Sequence[str]) -> int:
 
     settings = Settings.load(argv, os.environ)
 
-    from server.app import Parts, run_server
-    from server.generate import TextGenerator
-    from server.loading import open_engine
+    try:
+        from server.app import Parts, run_server
+        from server.generate import TextGenerator
+        from server.loading import open_engine
+    except ImportError as error:
+        raise _missing("om-serve needs the serving", error, "cpu") from error
 
     start_http = None if settings.http_port is None else _http_gateway()
     open_traces = None if settings.otlp_endpoint is None else _traces()
     return run_server(settings, Parts(open_engine, TextGenerator.open, start_http, open_traces))
 
 
-def _http_gateway() -> StartHttp:
+def _missing(who_needs_which: str, error: ImportError, extra: str) -> OmError:
     from omruntime.errors import ConfigError
 
+    return ConfigError(
+        f"{who_needs_which} libraries ({error}); install them with: "
+        f"pip install '.[{extra}]' in omserve's folder"
+    )
+
+
+def _http_gateway() -> StartHttp:
     try:
         from server.http.serve import start_http_server
     except ImportError as error:
-        raise ConfigError(
-            f"--http-port needs the HTTP gateway's libraries ({error}); install them with: "
-            f"pip install '.[http]' in omserve's folder"
-        ) from error
+        raise _missing("--http-port needs the HTTP gateway's", error, "http") from error
     return start_http_server
 
 

@@ -18,6 +18,7 @@ from omruntime.outputs import EngineLoad
 from omruntime.owner_process import OwnerProcess
 from omruntime.sampling_params import SamplingParams
 from server.async_client import AsyncClient
+from server.async_client_session import AsyncClientSession
 from server.client_messages import (
     CallOptions,
     Continuations,
@@ -44,7 +45,15 @@ from server.grpc_messages import delta_from
 from server.pb import control_pb2, inference_pb2
 from server.text import ChatMessage, TextDelta
 
-__all__ = ["AsyncClient", "Client"]
+__all__ = [
+    "AsyncClient",
+    "AsyncClientSession",
+    "CallOptions",
+    "Client",
+    "ClientSecurity",
+    "ClientSession",
+    "Retries",
+]
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _DEFAULT_PARAMS = SamplingParams()

@@ -32,11 +32,15 @@ class EventWriter:
 
         Raises:
             OverloadedError: The reader took nothing for too long.
+            CancelledError: The reader has left.
         """
         async with self._lock:
             try:
                 async with asyncio.timeout(self._timeout_s):
                     await self.context.write(event)
+            except grpc.aio.InternalError:
+                # The call has ended under us, and grpc is about to cancel its handler for that.
+                raise asyncio.CancelledError from None
             except TimeoutError:
                 raise OverloadedError(
                     f"the reader took nothing for {self._timeout_s:g} s, so the call and its "

@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,13 +32,13 @@ from server.dialects import kserve_messages, vllm_messages
 from server.pb import control_pb2, inference_pb2
 from tests.e2e.server_child import ServerChild
 from tests.made_messages import change, damaged, fill
-from tests.omruntime.toy_model import toy_answer, write_toy_bundle
-from tests.server.tiny_tokenizers import letters_backend, write_tokenizer
+from tests.omruntime.toy_model import toy_answer
+from tests.toy_server import toy_server
 
 pb = inference_pb2
 CODE = grpc.StatusCode
 # The child's own limit of 60 s would be paid by each session whose client grants no credits.
-SERVER_OPTIONS = ("--num-threads", "1", "--num-blocks", "100", "--slow-reader-timeout-s", "0.2")
+SERVER_OPTIONS = ("--slow-reader-timeout-s", "0.2")
 CONCURRENCY = 16
 HANG_S = 30.0
 FORBIDDEN = {CODE.INTERNAL, CODE.UNKNOWN, CODE.UNAVAILABLE, CODE.DEADLINE_EXCEEDED}
@@ -236,16 +235,6 @@ def _failures_in(path: str, replies: list[bytes]) -> str:
     return ""
 
 
-@contextmanager
-def toy_server(folder: Path) -> Iterator[ServerChild]:
-    """`om-serve` over the toy model, in a process of its own."""
-    bundle = write_toy_bundle(folder / "bundle")
-    write_tokenizer(bundle / "tokenizer", letters_backend())
-    child = ServerChild(bundle, folder, (*SERVER_OPTIONS, "--cache-dir", str(folder / "cache")))
-    with child.running():
-        yield child
-
-
 def fuzz(child: ServerChild, count: int, seed: int) -> Tally:
     """Fuzz a server, see whether it is as before, and drain it in the same way."""
     tally = Tally()
@@ -286,7 +275,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     start = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, toy_server(Path(folder)) as child:
+    with tempfile.TemporaryDirectory() as folder, toy_server(Path(folder), SERVER_OPTIONS) as child:
         tally = fuzz(child, options.count, options.seed)
     num_rpcs = len(methods())
     print(

@@ -94,6 +94,7 @@ LATE_IMPORTS = {
     "omruntime.device",
     "omruntime.grammar.llguidance_compiler",
     "atc_pipeline.commands.",
+    "atc_pipeline.entry",
     "atc_pipeline.simatc.cli",
     "export.kept_program",
     "server.cli",
@@ -102,6 +103,7 @@ LATE_IMPORTS = {
 # What a person reads on a terminal is printed; all else is logged.
 PRINTING = {
     "atc_pipeline.commands.",
+    "atc_pipeline.entry",
     "atc_pipeline.simatc.cli",
     "omruntime.simulate.__main__",
     "server.cli",

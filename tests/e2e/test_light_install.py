@@ -1,4 +1,4 @@
-"""Serving from the installed wheel, without torch, transformers, onnx or a compiler."""
+"""The installed wheel: serving without torch or a compiler, and the client alone."""
 
 from __future__ import annotations
 
@@ -20,18 +20,39 @@ HEAVY = ("torch", "transformers", "onnx", "onnxscript", "accelerate", "gguf", "s
 START_TIMEOUT_S = 240.0
 
 
+QUIET = ("--quiet", "--disable-pip-version-check")
+
+
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `bin` folder of a fresh environment that holds the wheel with the extra `cpu`."""
-    folder = tmp_path_factory.mktemp("light")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this tree."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "pip", "wheel", *QUIET, "--no-deps", "-w", str(folder)]
+    subprocess.run([*build, str(ROOT)], check=True, cwd=folder)
+    (found,) = folder.glob("omserve-*.whl")
+    return found
+
+
+def installed_in(folder: Path, wanted: str) -> Path:
+    """The `bin` folder of a fresh environment that holds a requirement."""
     subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
     python = str(folder / "venv" / "bin" / "python")
-    quiet = ["--quiet", "--disable-pip-version-check"]
-    build = [sys.executable, "-m", "pip", "wheel", *quiet, "--no-deps", "-w", str(folder)]
-    subprocess.run([*build, str(ROOT)], check=True, cwd=folder)
-    (wheel,) = folder.glob("omserve-*.whl")
-    subprocess.run([python, "-m", "pip", "install", *quiet, f"{wheel}[cpu]"], check=True)
+    # pip takes for installed what it finds in PYTHONPATH.
+    own = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    subprocess.run([python, "-m", "pip", "install", *QUIET, wanted], check=True, env=own)
     return folder / "venv" / "bin"
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the extra `cpu`."""
+    return installed_in(tmp_path_factory.mktemp("light"), f"{wheel}[cpu]")
+
+
+@pytest.fixture(scope="module")
+def client_alone(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with what a plain install brings."""
+    return installed_in(tmp_path_factory.mktemp("client"), str(wheel))
 
 
 @pytest.fixture
@@ -66,13 +87,18 @@ def port(
     assert server.wait(60) == 0, log.read_text()
 
 
-def test_nothing_heavy_is_installed(installed: Path) -> None:
+def names_in(environment: Path) -> set[str]:
+    """All that is installed."""
     listed = subprocess.run(
-        [str(installed / "python"), "-m", "pip", "list", "--format", "json"],
+        [str(environment / "python"), "-I", "-m", "pip", "list", "--format", "json"],
         check=True,
         capture_output=True,
     )
-    names = {package["name"].lower() for package in json.loads(listed.stdout)}
+    return {package["name"].lower() for package in json.loads(listed.stdout)}
+
+
+def test_nothing_heavy_is_installed(installed: Path) -> None:
+    names = names_in(installed)
     assert "omserve" in names
     assert not names.intersection(HEAVY)
 
@@ -88,6 +114,61 @@ def test_the_wheel_has_the_files_of_the_live_page(installed: Path, tmp_path: Pat
         [str(installed / "python"), "-c", code], check=True, capture_output=True, cwd=tmp_path
     )
     assert json.loads(listed.stdout) == names
+
+
+def test_a_plain_install_is_the_client_alone(
+    client_alone: Path, port: str, tmp_path: Path, without_compiler: dict[str, str]
+) -> None:
+    """Neither the server's libraries nor numpy; both clients, their sessions and om-client work."""
+    allowed = {"omserve", "grpcio", "grpcio-health-checking", "googleapis-common-protos"}
+    allowed |= {"protobuf", "typing-extensions", "typing_extensions", "pip", "setuptools"}
+    assert names_in(client_alone) <= allowed
+    target = f"127.0.0.1:{port}"
+    for name in ("blocking.py", "with_asyncio.py", "session.py"):
+        done = subprocess.run(
+            [str(client_alone / "python"), str(ROOT / "examples" / "python" / name), target],
+            cwd=tmp_path,
+            env=without_compiler,
+            check=False,
+            capture_output=True,
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+    flags = ["--target", target, "--prompt", "The capital of France is", "--max-new-tokens", "2"]
+    done = subprocess.run(
+        [str(client_alone / "om-client"), "generate", *flags, "--temperature", "0"],
+        cwd=tmp_path,
+        env=without_compiler,
+        check=True,
+        capture_output=True,
+    )
+    assert b"Paris" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "extra"),
+    [
+        (["om-serve", "bundle"], "cpu"),
+        (["export-om", "build", "model.gguf", "--output", "b", "--target", "cpu"], "export"),
+    ],
+)
+def test_what_a_plain_install_lacks_is_said(
+    client_alone: Path,
+    tmp_path: Path,
+    without_compiler: dict[str, str],
+    command: list[str],
+    extra: str,
+) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    done = subprocess.run(
+        [str(client_alone / command[0]), *command[1:]],
+        cwd=tmp_path,
+        env=without_compiler,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert f"'.[{extra}]'".encode() in done.stderr
+    assert b"Traceback" not in done.stderr
 
 
 def test_the_installed_server_answers_the_installed_client(

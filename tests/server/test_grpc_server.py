@@ -99,7 +99,11 @@ def test_streams_of_a_connection_are_bounded_beyond_a_full_queue(server: FakeSer
 
 
 def test_frequent_pings_are_tolerated(server: FakeServer) -> None:
-    """BL-42: a client that pings during a long silence keeps its connection."""
+    """BL-42: a client that pings during a long silence keeps its connection.
+
+    A stream and a unary call; `bench.wire_soak` has one of two minutes.
+    """
+    server.generator.script = [FakeGenerator.HOLD]
     options = (
         ("grpc.keepalive_time_ms", 100),
         ("grpc.keepalive_permit_without_calls", 1),
@@ -110,10 +114,15 @@ def test_frequent_pings_are_tolerated(server: FakeServer) -> None:
         states: list[grpc.ChannelConnectivity] = []
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
         assert next(watch).status == SERVING
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)
+        unary = stub.Generate.future(pb.GenerateRequest(request_id="unary", prompt=HELLO))
         channel.subscribe(states.append)
         # Silence for more pings (a client sends one a second at most) than gRPC's defaults
         # tolerate, then the same stream goes on.
         server.run(asyncio.sleep(4.5))
+        server.call(lambda: server.generator.abort("unary"))
+        (choice,) = unary.result(20).choices
+        assert choice.finish_reason == pb.FINISH_REASON_ABORT
         server.call(server.lifecycle.begin_draining)
         assert next(watch).status == NOT_SERVING
         assert grpc.ChannelConnectivity.TRANSIENT_FAILURE not in states
