@@ -81,15 +81,10 @@ def _http_gateway() -> StartHttp:
 
 
 def _traces() -> Callable[[str, str], TracesLike]:
-    from omruntime.errors import ConfigError
-
     try:
         from server.traces import Traces
     except ImportError as error:
-        raise ConfigError(
-            f"--otlp-endpoint needs OpenTelemetry's libraries ({error}); install them with: "
-            f"pip install '.[otel]' in omserve's folder"
-        ) from error
+        raise _missing("--otlp-endpoint needs OpenTelemetry's", error, "otel") from error
     return Traces.open
 
 
