@@ -425,6 +425,26 @@ def test_a_look_at_many_is_bounded_and_says_how_many_there_are(toy_bundle: Path)
         engine.abort_all()
 
 
+def test_a_flush_while_blocks_are_held_never_gives_a_wrong_hit(toy_bundle: Path) -> None:
+    """What the holder computes later is only found behind a beginning computed after the flush."""
+    prompt = prompts(10)[9]
+    with open_engine(toy_bundle) as engine:
+        engine.add(Request("holds", prompt, replace(GREEDY, max_new_tokens=23)))
+        while engine.counters().num_generated_tokens < 2:
+            engine.step()
+        assert engine.flush_prefix_cache() == 10
+        engine.add(Request("after", prompt, GREEDY))
+        answers = run_to_end(engine)
+        assert answers["after"].num_cached_tokens == 0
+        whole = prompt + toy_answer(prompt, 20)
+        engine.add(Request("later", whole, replace(GREEDY, max_new_tokens=1)))
+        later = run_to_end(engine)["later"]
+        assert later.num_cached_tokens > len(prompt)
+        assert later.token_ids == toy_answer(whole, 1)
+    assert answers["holds"].token_ids == toy_answer(prompt, 23)[2:]
+    assert answers["after"].token_ids == toy_answer(prompt, 20)
+
+
 def test_deterministic_answers_are_right_as_well(toy_bundle: Path) -> None:
     with open_engine(toy_bundle, deterministic=True, num_blocks=18) as engine:
         for i, prompt in enumerate(prompts(12)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -84,6 +85,26 @@ def test_so_many_may_watch_and_who_leaves_makes_room(
     assert any(is_let_in() for _ in range(1000))
     for call in calls:
         call.cancel()
+
+
+def test_a_reader_that_takes_nothing_is_cut_off(caplog: pytest.LogCaptureFixture) -> None:
+    """Each event is as large as they get, so the windows of HTTP/2 are soon full."""
+    many = tuple(sequence_state(f"{i:0>200}") for i in range(5000))
+    with (
+        caplog.at_level(logging.INFO),
+        FakeServer(settings_of(slow_reader_timeout_s=0.3)) as server,
+        grpc.insecure_channel(server.target) as channel,
+    ):
+        server.engine.state = replace(ENGINE_STATE, sequences=many)
+        stub = control_pb2_grpc.ControlServiceStub(channel)
+        call = stub.WatchLoad(pb.WatchLoadRequest(interval_s=MIN_INTERVAL_S, details=True))
+        # What lies ready is not read before the server has given up.
+        refusal = "WatchLoad code=RESOURCE_EXHAUSTED"
+        server.await_that(lambda: refusal in caplog.text)
+        with pytest.raises(grpc.RpcError) as caught:
+            list(call)
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "took nothing for 0.3 s" in caught.value.details()
 
 
 def test_a_tenant_sees_its_own_answers_and_an_operator_all(tmp_path: Path) -> None:
