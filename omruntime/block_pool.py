@@ -80,12 +80,12 @@ class BlockPool:
 
     def states(self, max_blocks: int) -> bytes:
         """The `BlockState` of each block from block 1 on, at most so many."""
-        counts = self._reference_counts[1 : max_blocks + 1]
-        kept = self._retentions[1 : max_blocks + 1]
-        return bytes(
-            retention if not count else BlockState.HELD if count == 1 else BlockState.SHARED
-            for count, retention in zip(counts, kept, strict=True)
-        )
+        states = bytearray(self._retentions[1 : max_blocks + 1])
+        held, shared = int(BlockState.HELD), int(BlockState.SHARED)
+        for index, count in enumerate(self._reference_counts[1 : max_blocks + 1]):
+            if count:
+                states[index] = held if count == 1 else shared
+        return bytes(states)
 
     def reference_count(self, block_id: int) -> int:
         """How often a block is held; 0 when free."""

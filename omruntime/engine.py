@@ -355,7 +355,7 @@ class Engine:
         )
 
     def inspect(self) -> EngineState:
-        """A look at everything that operators may want to see; takes about a millisecond."""
+        """A look at everything that operators may want to see; takes two milliseconds at most."""
         sequences = self._scheduler.sequences()
         return EngineState(
             num_sequences=len(sequences),

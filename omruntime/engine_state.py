@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from omruntime.bucket_use import BucketReport
 from omruntime.sequence import Sequence
 
-# A look is taken between two steps, so it must not hold them up: all of it together takes about a
-# millisecond. Beyond the bounds the counts still say how many there are.
+# A look is taken between two steps, so it must not hold them up: all of it together takes two
+# milliseconds, usually less than one. Beyond the bounds the counts still say how many there are.
 MAX_LISTED_SEQUENCES = 256
 MAX_LISTED_BLOCKS = 64
 MAX_MAPPED_BLOCKS = 8192

@@ -14,7 +14,7 @@ from omruntime.engine_state import EngineState
 from omruntime.errors import OmError
 from server.seams import EngineLike
 
-# However many watch, the engine is asked no more often: a look takes about a millisecond of it.
+# However many watch, the engine is asked no more often: a look takes up to two milliseconds of it.
 MIN_INTERVAL_S = 0.25
 # The longest usual steps take about so long.
 MAX_WAIT_S = 1.0

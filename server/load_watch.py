@@ -22,9 +22,9 @@ from server.steering import may_steer, own_tenant
 
 MAX_INTERVAL_S = 3600.0
 DEFAULT_INTERVAL_S = 1.0
-# A snapshot takes up to a millisecond of the loop that sends tokens: so many at a second's
-# interval take a twentieth of it.
-MAX_WATCHERS = 64
+# A snapshot takes up to two milliseconds of the loop that sends tokens: so many at a second's
+# interval take a fifteenth of it.
+MAX_WATCHERS = 32
 # When somebody else stops to watch is not known.
 WATCH_RETRY_S = 10.0
 

@@ -12,9 +12,8 @@ from importlib import resources
 
 from fastapi import APIRouter
 from fastapi.responses import Response, StreamingResponse
-from google.protobuf.json_format import MessageToDict
 
-from server.control_messages import snapshot_to
+from server.control_messages import snapshot_json
 from server.http.events import event_stream
 from server.load_watch import DEFAULT_INTERVAL_S, LoadWatch
 
@@ -45,7 +44,7 @@ def ui_routes(watch: LoadWatch) -> APIRouter:
 
     @router.get(f"{PAGE_PATH}/events")
     async def events(interval_s: float = DEFAULT_INTERVAL_S) -> StreamingResponse:
-        """WatchLoad's events with details, as protobuf's JSON has them."""
+        """WatchLoad's events with details, as JSON."""
         return await event_stream(_events(watch, interval_s))
 
     return router
@@ -56,7 +55,7 @@ async def _events(
 ) -> AsyncGenerator[Mapping[str, object], None]:
     async with aclosing(watch.snapshots(interval_s, details=True)) as snapshots:
         async for snapshot in snapshots:
-            yield MessageToDict(snapshot_to(snapshot), preserving_proto_field_name=True)
+            yield snapshot_json(snapshot)
 
 
 def _file(name: str) -> Callable[[], Awaitable[Response]]:
