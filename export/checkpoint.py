@@ -28,6 +28,7 @@ from transformers.utils import logging as transformers_logging
 from export.architectures import require_known_rope, require_known_type, require_proven
 from export.checkpoint_files import CheckpointFiles
 from export.gguf_facts import GgufFacts, read_gguf, unused_gguf_tensors
+from export.gguf_once import parse_gguf_once
 from export.spec import ExportSpec
 from omruntime.errors import ConfigError, ExportError
 
@@ -78,7 +79,11 @@ def open_checkpoint(files: CheckpointFiles, spec: ExportSpec) -> Iterator[Checkp
         ConfigError: A config cannot be read.
         UnprovenModelError: As in `architectures.py`, or it needs code of its own.
     """
-    with tempfile.TemporaryDirectory(prefix="omserve-checkpoint-") as view, _quiet():
+    with (
+        tempfile.TemporaryDirectory(prefix="omserve-checkpoint-") as view,
+        _quiet(),
+        parse_gguf_once(),
+    ):
         folder = Path(view)
         for name in files.weights + files.others:
             (folder / name).parent.mkdir(exist_ok=True)

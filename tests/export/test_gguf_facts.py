@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import gguf
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from export.checkpoint import load_model, load_tokenizer, open_checkpoint
+from export.checkpoint_files import find_checkpoint
 from export.gguf_facts import read_gguf
+from export.spec import ExportSpec
 from omruntime.errors import ConfigError, ExportError
 from tests.export.tiny import export_tiny, write_tiny_gguf
 
@@ -23,6 +28,25 @@ def test_a_gguf_file_exports_equal(tmp_path: Path) -> None:
     assert result.model.name == "tiny"
     config = json.loads((tmp_path / "out/tokenizer/tokenizer_config.json").read_text())
     assert config["add_bos"] is True
+
+
+def test_a_gguf_file_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = gguf.GGUFReader
+    path = write_tiny_gguf(tmp_path / "tiny.gguf")
+    opened: list[str] = []
+
+    class Counted(original):  # type: ignore[valid-type,misc]
+        def __init__(self, path: str, *args: Any) -> None:
+            opened.append(path)
+            super().__init__(path, *args)
+
+    monkeypatch.setattr(gguf, "GGUFReader", Counted)
+    spec = ExportSpec(str(path))
+    with open_checkpoint(find_checkpoint(spec.checkpoint), spec) as checkpoint:
+        load_model(checkpoint, spec)
+        load_tokenizer(checkpoint)
+    assert len(opened) == 1
+    assert gguf.GGUFReader is Counted
 
 
 def test_a_missing_rope_base_is_refused(tmp_path: Path) -> None:
