@@ -18,6 +18,7 @@ MAX_GRAMMAR_CHARS = 32_768
 MAX_REGEX_CHARS = 4_096
 MAX_CHOICES = 1_000
 MAX_CHOICE_CHARS = 16_384
+MAX_MARK_CHARS = 64
 
 _KINDS = ("json_schema", "json_object", "regex", "grammar", "choices")
 _WANTED = f"exactly one of {', '.join(_KINDS)}"
@@ -37,6 +38,11 @@ class Constraint:
             32,768 characters.
         choices: The answer is one of the texts; 1 to 1,000 of them, none empty, 16,384
             characters all told.
+        free_until: If given, the answer is free up to and including this text, such as the end of
+            a thought, and the rest after up to four blanks and line breaks is the JSON. At most
+            64 characters; for JSON alone.
+        free_from: If given beside it, only an answer that begins with this text, perhaps after as
+            many blanks, is free at first.
     """
 
     json_schema: str | None = None
@@ -44,6 +50,8 @@ class Constraint:
     regex: str | None = None
     grammar: str | None = None
     choices: tuple[str, ...] | None = None
+    free_until: str = ""
+    free_from: str = ""
 
     def __post_init__(self) -> None:
         """Check types, sizes and that one kind is set.
@@ -60,12 +68,27 @@ class Constraint:
         _require_text("grammar", self.grammar, MAX_GRAMMAR_CHARS)
         if self.choices is not None:
             _require_choices(self.choices)
+        self._require_marks()
+
+    def _require_marks(self) -> None:
+        require_strings("constraint.free_until and free_from", (self.free_until, self.free_from))
+        if self.free_from and not self.free_until:
+            raise RequestError("constraint.free_from is set without free_until; set both")
+        if self.free_until and self.kind not in ("json_schema", "json_object"):
+            raise RequestError(f"constraint.free_until beside {self.kind} is not built in")
+        longest = max(len(self.free_until), len(self.free_from))
+        if longest > MAX_MARK_CHARS:
+            raise RequestError(
+                f"constraint.free_until or free_from has {longest} characters, wanted at most "
+                f"{MAX_MARK_CHARS}"
+            )
 
     @property
-    def key(self) -> tuple[str, str | tuple[str, ...]]:
+    def key(self) -> tuple[str | tuple[str, ...], ...]:
         """Equal for constraints that compile to the same; hashable."""
         value = getattr(self, self.kind)
-        return self.kind, value if isinstance(value, str) else tuple(self.choices or ())
+        value = value if isinstance(value, str) else tuple(self.choices or ())
+        return self.kind, value, self.free_until, self.free_from
 
     @property
     def kind(self) -> str:

@@ -197,7 +197,13 @@ def constraint_from(message: pb.Constraint) -> Constraint:
 
 
 def constraint_to(constraint: Constraint) -> pb.Constraint:
-    """Write a constraint."""
+    """Write a constraint.
+
+    Raises:
+        RequestError: It begins freely, which has no field.
+    """
+    if constraint.free_until:
+        raise RequestError("constraint.free_until cannot be sent, it is for use in process")
     if constraint.choices is not None:
         return pb.Constraint(choices=pb.Choices(texts=constraint.choices))
     if constraint.json_object:

@@ -28,7 +28,7 @@ RETRY_S = 1.0
 REST_S = 60.0
 CLOSE_S = 2.0
 
-_Key = tuple[str, str | tuple[str, ...]]
+_Key = tuple[str | tuple[str, ...], ...]
 
 
 class _Work(NamedTuple):

@@ -8,6 +8,7 @@ manifest.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,8 @@ TOKENIZER_FILE = "tokenizer/tokenizer.json"
 # Between two signs: a few spaces, or one line break and an indent, of eight levels at most. More
 # says nothing, and small models fall into endless blank lines.
 _WHITESPACE = r" {1,4}|\n[ \t]{0,32}"
+# Around a free beginning.
+_GAP = r"[ \n]{0,4}"
 # Escapes of printable signs would let a key that the schema names come twice in two spellings.
 _ESCAPES = 'nrbtf\\"'
 # States are kept as long as the grammar and take 1 to 2 kB each; ordinary schemas have hundreds.
@@ -207,9 +210,9 @@ def source_of(constraint: Constraint) -> str:
     from llguidance import LLMatcher
 
     if constraint.json_schema is not None:
-        return _json_source(read_schema(constraint.json_schema))
+        return _json_source(read_schema(constraint.json_schema), constraint)
     if constraint.json_object:
-        return _json_source({"type": "object"})
+        return _json_source({"type": "object"}, constraint)
     if constraint.grammar is not None:
         require_built_in(constraint.grammar)
         return json.dumps({"grammars": [{"lark_grammar": constraint.grammar}]})
@@ -220,9 +223,24 @@ def source_of(constraint: Constraint) -> str:
     return LLMatcher.grammar_from_regex(regex_of_choices(constraint.choices))
 
 
-def _json_source(schema: dict[str, Any]) -> str:
+def _json_source(schema: dict[str, Any], constraint: Constraint) -> str:
     options = {"whitespace_pattern": _WHITESPACE, "json_allowed_escapes": _ESCAPES}
-    return json.dumps({"grammars": [{"json_schema": {**schema, "x-guidance": options}}]})
+    answer: dict[str, Any] = {"json_schema": {**schema, "x-guidance": options}}
+    if not constraint.free_until:
+        return json.dumps({"grammars": [answer]})
+    free = {"lark_grammar": _free_beginning(constraint)}
+    return json.dumps({"grammars": [free, {"name": "answer", **answer}]})
+
+
+def _free_beginning(constraint: Constraint) -> str:
+    """Lark that lets everything through up to the first end mark, then the grammar `answer`."""
+    free_from, free_until = (
+        re.escape(mark).replace("/", r"\/")
+        for mark in (constraint.free_from, constraint.free_until)
+    )
+    start = "start: free gap @answer" + (" | @answer" if free_from else "")
+    free = f"free[lazy]: /{_GAP if free_from else ''}{free_from}(?s:.*){free_until}/"
+    return "\n".join([start, free, f"gap: /{_GAP}/", ""])
 
 
 def _described(error: str) -> str:

@@ -74,7 +74,9 @@ class Trial:
             RequestError: It is refused, takes too long or too much memory, or ends the process.
         """
         process = self._running()
-        kind, value = constraint.key
+        # Without its free beginning, which multiplies nothing.
+        kind = constraint.kind
+        value = getattr(constraint, kind)
         assert process.stdin is not None
         assert process.stdout is not None
         answer = b""

@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from omruntime.constraint import Constraint
 from omruntime.errors import FieldError
 from server.http.answer_reader import FirstCallWatch, ReadingPlan
 from server.http.gateway import Gateway
+from server.http.reasoning import Beginning
 from server.http.schema import ChatBody
-from server.http.think_splitter import ThinkSplitter
+from server.http.think_splitter import CLOSE, OPEN, ThinkSplitter
 from server.http.tools import plan_tools, with_tools_told
 from server.http.wishes import messages_of, params_of_chat
 from server.text import TextRequest
-
-_CANNOT_HOLD = (
-    "a constraint is for the whole answer, but the chat template of this model begins it with a "
-    "thought; send chat_template_kwargs with enable_thinking false if the template knows it, or "
-    "leave response_format and a forced tool_choice out"
-)
 
 
 async def plan_chat(
@@ -45,26 +41,33 @@ async def plan_chat(
         template_arguments=arguments,
         cache_salt=body.cache_salt or "",
     )
-    plan = ReadingPlan(tools, await _splitter(body, request, gateway))
+    beginning = await gateway.beginning(request)
+    plan = ReadingPlan(tools, _splitter(body, beginning))
+    if beginning is not None and params.constraint is not None:
+        constraint = _behind_thought(params.constraint, beginning)
+        request = replace(request, params=replace(params, constraint=constraint))
     if tools is not None and tools.constraint is None and not tools.is_parallel:
         # The model may go on to further calls, so its answer ends behind the first.
         request = replace(request, new_watch=lambda: FirstCallWatch(plan))
     return request, plan
 
 
-async def _splitter(
-    body: ChatBody, request: TextRequest, gateway: Gateway
-) -> Callable[[], ThinkSplitter] | None:
-    """A constraint is for the whole answer, so it leaves no room for a thought."""
-    is_open = await gateway.opens_thought(request)
-    if request.params.constraint is not None:
-        if is_open:
-            raise FieldError(_forcing(body), _CANNOT_HOLD)
+def _splitter(body: ChatBody, beginning: Beginning | None) -> Callable[[], ThinkSplitter] | None:
+    if beginning is None:
         return None
-    if is_open is None or body.separate_reasoning is False:
+    if body.separate_reasoning is False:
+        if body.tools:
+            raise FieldError(
+                "separate_reasoning",
+                "separate_reasoning false beside tools is not built in; leave one out",
+            )
         return None
-    return lambda: ThinkSplitter(is_open)
+    return lambda: ThinkSplitter(is_open=beginning is Beginning.OPEN)
 
 
-def _forcing(body: ChatBody) -> str:
-    return "tool_choice" if body.tools else "response_format"
+def _behind_thought(constraint: Constraint, beginning: Beginning) -> Constraint:
+    """The constraint for what follows a thought, of which the model is free."""
+    if beginning is Beginning.CLOSED:
+        return constraint
+    free_from = OPEN if beginning is Beginning.FREE else ""
+    return replace(constraint, free_until=CLOSE, free_from=free_from)

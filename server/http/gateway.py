@@ -17,7 +17,7 @@ from fastapi import Request
 
 from server.answers import terminated_deltas
 from server.grpc_service import require_served_model
-from server.http.reasoning import Reasoning
+from server.http.reasoning import Beginning, Reasoning
 from server.lifecycle import Lifecycle
 from server.logs import request_id_var
 from server.seams import TextGeneratorLike
@@ -86,10 +86,10 @@ class Gateway:
             self._are_special[token_id] = bool(await self.token_text(token_id)) and not shown
         return self._are_special[token_id]
 
-    async def opens_thought(self, request: TextRequest) -> bool | None:
-        """As `Reasoning.opens_thought`, of a request with messages."""
+    async def beginning(self, request: TextRequest) -> Beginning | None:
+        """As `Reasoning.beginning`, of a request with messages."""
         generator = self.lifecycle.require_loaded()
-        return await self._reasoning.opens_thought(
+        return await self._reasoning.beginning(
             generator, request.messages or (), request.template_arguments
         )
 

@@ -6,6 +6,7 @@ Found by rendering the bundle's chat template, unless the operator says so.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from typing import Any
 
 from omruntime.errors import RequestError
@@ -19,6 +20,17 @@ _HISTORY = (*_ASK, ChatMessage("assistant", f"{OPEN}{_PROBE}{CLOSE}x"), *_ASK)
 _DIRECT = {"enable_thinking": False}
 
 
+class Beginning(Enum):
+    """How the prompt of a model that thinks leaves off.
+
+    OPEN: inside of a thought. CLOSED: behind one, so that none shall come. FREE: the model decides.
+    """
+
+    OPEN = "open"
+    CLOSED = "closed"
+    FREE = "free"
+
+
 class Reasoning:
     """Of one served model."""
 
@@ -30,13 +42,13 @@ class Reasoning:
         """
         self._thinks = {"think": True, "none": False}.get(parser)
 
-    async def opens_thought(
+    async def beginning(
         self,
         generator: TextGeneratorLike,
         messages: Sequence[ChatMessage],
         arguments: Mapping[str, Any] | None,
-    ) -> bool | None:
-        """Whether the prompt of a conversation opens a thought; None when the model thinks none.
+    ) -> Beginning | None:
+        """How the prompt of a conversation leaves off; None when the model does not think.
 
         Raises:
             PreconditionError, RequestError: As `render_chat`.
@@ -45,7 +57,7 @@ class Reasoning:
             self._thinks = await _shows_thoughts(generator)
         if not self._thinks:
             return None
-        return _is_open(await generator.render_chat(messages, arguments))
+        return _beginning(await generator.render_chat(messages, arguments))
 
 
 async def _shows_thoughts(generator: TextGeneratorLike) -> bool:
@@ -55,7 +67,8 @@ async def _shows_thoughts(generator: TextGeneratorLike) -> bool:
         for messages, arguments in ((_ASK, None), (_ASK, _DIRECT), (_HISTORY, None))
     ]
     is_cut = bool(history) and _PROBE not in history
-    if not (_is_open(asked) or CLOSE in direct or is_cut):
+    is_opened = _beginning(asked) is Beginning.OPEN
+    if not (is_opened or CLOSE in direct or is_cut):
         return False
     # A tag that is a special token is left out of texts, so nothing could be found by it.
     token_ids = await generator.tokenize(CLOSE, False)
@@ -73,6 +86,9 @@ async def _rendered(
         return ""
 
 
-def _is_open(prompt: str) -> bool:
-    """Whether the prompt ends inside of a thought; what users write stands further up."""
-    return prompt.rstrip().endswith(OPEN)
+def _beginning(prompt: str) -> Beginning:
+    """By the prompt's last words; what users write stands further up."""
+    prompt = prompt.rstrip()
+    if prompt.endswith(OPEN):
+        return Beginning.OPEN
+    return Beginning.CLOSED if prompt.endswith(CLOSE) else Beginning.FREE

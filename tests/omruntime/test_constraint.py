@@ -22,6 +22,7 @@ from omruntime.sampling_params import SamplingParams
     [
         (Constraint(json_schema="{}"), "json_schema"),
         (Constraint(json_object=True), "json_object"),
+        (Constraint(json_schema="{}", free_until="</a>", free_from="<a>"), "json_schema"),
         (Constraint(regex="a"), "regex"),
         (Constraint(grammar='start: "a"'), "grammar"),
         (Constraint(choices=("a", "b")), "choices"),
@@ -41,8 +42,10 @@ def test_keys_tell_constraints_apart() -> None:
         Constraint(choices=("a",)).key,
         Constraint(choices=("a", "b")).key,
         Constraint(json_object=True).key,
+        Constraint(json_object=True, free_until="a").key,
+        Constraint(json_object=True, free_until="a", free_from="b").key,
     }
-    assert len(keys) == 6
+    assert len(keys) == 8
     assert Constraint(choices=["a"]).key == Constraint(choices=("a",)).key  # type: ignore[arg-type]
 
 
@@ -63,6 +66,9 @@ def test_keys_tell_constraints_apart() -> None:
         ({"choices": "ab"}, "choices is 'ab'"),
         ({"choices": ("a" * 9_000, "b" * 9_000)}, "18000 characters all told"),
         ({"json_object": 1}, "json_object is 1"),
+        ({"json_object": True, "free_from": "a"}, "without free_until"),
+        ({"regex": "a", "free_until": "a"}, "free_until beside regex is not built in"),
+        ({"json_object": True, "free_until": "a" * 65}, "has 65 characters"),
     ],
 )
 def test_what_is_wrong_is_named(fields: dict[str, object], words: str) -> None:

@@ -18,6 +18,7 @@ from omruntime.errors import RequestError
 from omruntime.outputs import TokenDelta
 from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import FinishReason, Request
+from server.client import Client
 from server.client_options import add_sampling_flags, sampling_params_of
 from server.grpc_messages import sampling_params_from, sampling_params_to
 from server.pb import inference_pb2 as pb
@@ -197,3 +198,10 @@ def test_other_names_for_it_are_refused_by_name(server: Serving, name: str) -> N
     response = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=20)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == name
+
+
+def test_a_free_beginning_is_not_lost_on_the_way() -> None:
+    """It has no field yet, so it cannot be sent."""
+    params = SamplingParams(constraint=Constraint(json_object=True, free_until="</think>"))
+    with Client("localhost:1") as nowhere, pytest.raises(RequestError, match="cannot be sent"):
+        nowhere.generate("x", params)

@@ -351,3 +351,53 @@ def test_an_absent_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(NotBuiltInError, match=r"pip install '\.\[constraints\]'"):
         open_compiler(tmp_path, MODEL)
+
+
+ANSWER = '{"a": 1}'
+A_ONLY = """{
+    "type": "object",
+    "properties": {"a": {"type": "integer"}},
+    "required": ["a"],
+    "additionalProperties": false
+}"""
+
+
+def is_followed(grammar: Grammar, text: str) -> bool:
+    """Whether every token of a text is allowed."""
+    matcher = grammar.new_matcher()
+    for token_id in BACKEND.encode(text, add_special_tokens=False).ids:
+        if not matcher.allowed()[token_id]:
+            return False
+        matcher.accept(token_id)
+    return True
+
+
+@pytest.mark.parametrize("free_from", ["", "<think>"])
+@pytest.mark.parametrize(
+    "thought",
+    ['<think>\nHm </thi, {"b"\n</think>\n\n', "<think></think>", "<think>日</think> \n"],
+)
+def test_a_free_beginning_ends_at_its_mark(
+    compiler: LLGuidanceCompiler, thought: str, free_from: str
+) -> None:
+    """Whatever stands before, what follows is held to the schema."""
+    grammar = compiler.compile(
+        Constraint(json_schema=A_ONLY, free_until="</think>", free_from=free_from)
+    )
+    assert is_followed(grammar, thought + ANSWER)
+    assert not is_followed(grammar, thought + "x")
+    assert not is_followed(grammar, thought + '{"b"')
+    assert not is_followed(grammar, thought + ANSWER + "x")
+    assert not is_followed(grammar, "<think>Hm<|im_end|>")
+
+
+def test_a_beginning_is_free_only_where_it_is_asked_for(compiler: LLGuidanceCompiler) -> None:
+    either = compiler.compile(
+        Constraint(json_schema=A_ONLY, free_until="</think>", free_from="<think>")
+    )
+    assert is_followed(either, ANSWER)
+    assert not is_followed(either, "Hm")
+    always = compiler.compile(Constraint(json_schema=A_ONLY, free_until="</think>"))
+    assert is_followed(always, "Hm</think>" + ANSWER)
+    assert is_followed(always, ANSWER + "</think>" + ANSWER)
+    assert not is_followed(always, ANSWER + "<|im_end|>")

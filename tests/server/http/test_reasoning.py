@@ -29,6 +29,7 @@ WHOLE = f"<think>\n{THOUGHT}\n</think>\n\nYes"
 REST = f"{THOUGHT}\n</think>\n\nYes"
 CALL = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+NAMED = {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "f"}}}
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "integer"}}}
 
 
@@ -108,24 +109,35 @@ def test_a_call_after_a_thought(stream: bool) -> None:
     assert found == (f"Call {CALL}?", None, "tool_calls")
 
 
-@pytest.mark.parametrize(
-    ("wishes", "param"),
-    [
-        ({"response_format": SCHEMA}, "response_format"),
-        ({"tools": TOOLS, "tool_choice": "required"}, "tool_choice"),
-    ],
-)
-def test_a_constraint_leaves_no_room_for_a_thought(wishes: dict[str, Any], param: str) -> None:
-    """It is refused where the template insists on one, and held where the model can go without."""
-    body = {"messages": ASK, **wishes}
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("wishes", [{"response_format": SCHEMA}, NAMED])
+def test_a_constraint_is_for_what_follows_the_thought(wishes: dict[str, Any], stream: bool) -> None:
+    text = f"{THOUGHT}</think>7"
+    with saying(text, R1) as server:
+        found = ask(server, stream, **wishes)
+        constraint = server.engine.submitted[-1].params.constraint
+    assert found == (THOUGHT, *((None, "tool_calls") if "tools" in wishes else ("7", "stop")))
+    assert constraint is not None
+    assert (constraint.free_until, constraint.free_from) == ("</think>", "")
+
+
+def test_a_constraint_leaves_the_choice_to_think() -> None:
+    direct = {"chat_template_kwargs": {"enable_thinking": False}}
+    with saying("7", QWEN) as server:
+        for wishes, marks in (({}, ("</think>", "<think>")), (direct, ("", ""))):
+            found = ask(server, False, response_format=SCHEMA, extra_body=wishes)
+            assert found == (None, "7", "stop")
+            constraint = server.engine.submitted[-1].params.constraint
+            assert constraint is not None
+            assert (constraint.free_until, constraint.free_from) == marks
+
+
+def test_thoughts_are_always_told_apart_from_calls() -> None:
+    body = {"messages": ASK, "separate_reasoning": False, "tools": TOOLS}
     with saying("7", R1) as server:
         refused = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=20)
-        assert refused.status_code == 400
-        assert refused.json()["error"]["param"] == param
-        assert "enable_thinking" in refused.json()["error"]["message"]
-    with saying("7", QWEN) as server:
-        assert ask(server, False, **wishes)[0] is None
-        assert server.engine.submitted[-1].params.constraint is not None
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "separate_reasoning"
 
 
 def test_thoughts_of_earlier_turns_reach_the_template() -> None:
