@@ -131,6 +131,21 @@ def test_the_first_to_see_it_unhealthy_are_still_served(start: Start) -> None:
     assert process.exit_code() == 0
 
 
+def test_a_drained_process_stays_until_a_signal_which_does_not_drain_again(start: Start) -> None:
+    """As in Kubernetes: the hook drains, then SIGTERM comes."""
+    process = start("ready", "--drain-delay-s", "0.1")
+    with Client(process.target()) as client:
+        client.wait_ready(LIMIT_S)
+        *_, last = client.control.drain()
+        assert last.is_drained
+        process.wait_health(NOT_SERVING)
+        assert client.server_info().version
+        assert process.popen.poll() is None
+    process.signal()
+    assert process.exit_code() == 0
+    assert process.log.read_text().count("refusing follows") == 1
+
+
 def test_keys_and_certificates_hold_for_the_whole_process(start: Start, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "made")
     pair = authority.sign("server")

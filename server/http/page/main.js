@@ -26,6 +26,8 @@ const charts = [
     { name: "95 %", key: "two", of: (p) => p.itl.most },
   ], duration),
 ];
+// The longest usual steps take a second or two.
+const SILENT_S = 3;
 const FIRST_WAIT_MS = 1000;
 const MOST_WAIT_MS = 10000;
 let latest = null;
@@ -81,7 +83,9 @@ function show() {
   if (latest === null) return;
   const { snapshot, point } = latest;
   showState(snapshot.state.replace("SERVER_STATE_", "").toLowerCase());
-  $("uptime").textContent = `up ${duration(snapshot.uptime_s)}`;
+  const silent = snapshot.details?.age_s ?? 0;
+  const news = silent > SILENT_S ? `, no news of the engine for ${duration(silent)}` : "";
+  $("uptime").textContent = `up ${duration(snapshot.uptime_s)}${news}`;
   showTiles(snapshot, point);
   for (const chart of charts) chart.draw(history.points);
   const details = snapshot.details;

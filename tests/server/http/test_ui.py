@@ -153,6 +153,19 @@ def test_with_keys_it_asks_for_one_until_it_fits(browser: Browser, tmp_path: Pat
             expect(page.locator("#answers-count")).to_have_text("1 of 3")
 
 
+def test_it_says_when_the_engine_is_silent(server: Serving, browser: Browser) -> None:
+    """As in a step that hangs: what is shown is old by then."""
+    with httpx.stream("GET", f"{server.url}/ui/events") as reply:
+        line = next(line for line in reply.iter_lines() if line)
+    event = json.loads(line.removeprefix("data: "))
+    event["details"]["age_s"] = 9.5
+    body = f"data: {json.dumps(event)}\n\n"
+    with open_page(browser, "about:blank", 1280) as page:
+        page.route("**/ui/events", lambda route: route.fulfill(body=body))
+        page.goto(f"{server.url}/ui")
+        expect(page.locator("#uptime")).to_contain_text("no news of the engine for 9.5 s")
+
+
 def test_it_comes_back_when_the_server_does(browser: Browser) -> None:
     with serving(says_abc) as running, open_page(browser, f"{running.url}/ui", 1280) as page:
         expect(page.locator("#state")).to_have_text("serving")
