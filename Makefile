@@ -36,7 +36,7 @@ soak: $(VENV)/.installed-dev
 fuzz-om: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.fuzz_om --count 100000
 
-# Of each RPC; about seven minutes on two cores.
+# 10,000 calls of each RPC; about ten minutes on two cores.
 fuzz-grpc: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.fuzz_grpc --count 10000
 
