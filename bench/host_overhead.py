@@ -83,6 +83,7 @@ class InstantDevice:
 
     name = "instant"
     alignment = 64
+    prepares_buckets = True
 
     def __init__(self, soc: str) -> None:
         self.soc = soc
