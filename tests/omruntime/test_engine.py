@@ -388,8 +388,11 @@ def test_flush_and_counters_tell_of_the_prefix_cache(toy_bundle: Path) -> None:
         assert run_to_end(engine)["flushed"].num_cached_tokens == 0
 
 
-def test_a_look_tells_sequences_blocks_and_buckets_but_no_content(toy_bundle: Path) -> None:
-    with open_engine(toy_bundle, max_num_seqs=1) as engine:
+def test_a_look_tells_sequences_blocks_and_buckets_but_no_content(
+    toy_bundle: Path, tmp_path: Path
+) -> None:
+    # Nothing was measured before, so every bucket is run.
+    with open_engine(toy_bundle, max_num_seqs=1, cache_dir=tmp_path) as engine:
         engine.warm_up(lambda *_: None)
         scheduling = Scheduling(tenant="red")
         engine.add(Request("runs", prompts(10)[8], GREEDY, scheduling=scheduling))

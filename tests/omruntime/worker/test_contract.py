@@ -140,7 +140,7 @@ async def looks(engine: WorkerEngine) -> None:
     state = await engine.inspect()
     assert [s.request_id for s in state.sequences] in (["held"], [])  # it may have ended
     assert sum(report.num_steps for report in state.buckets) > 0
-    assert all(report.warm_up_s > 0 for report in state.buckets)
+    assert any(report.warm_up_s > 0 for report in state.buckets)
     await read_all(held)
 
 
