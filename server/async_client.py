@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2
 from omruntime.outputs import EngineLoad
 from omruntime.sampling_params import SamplingParams
 from server.async_client_session import AsyncClientSession
+from server.async_control_calls import AsyncControlCalls
 from server.client_messages import (
     CallOptions,
     Continuations,
@@ -177,6 +178,11 @@ class AsyncClient:
         """As `Client.abort`."""
         with translated_errors(self.target):
             await self._stubs.control.Abort(control_pb2.AbortRequest(request_id=request_id))
+
+    @property
+    def control(self) -> AsyncControlCalls:
+        """As `Client.control`."""
+        return AsyncControlCalls(self._stubs.control, self.target)
 
     async def wait_ready(self, timeout_s: float) -> None:
         """As `Client.wait_ready`."""

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
-from server.client import Client
+from omruntime.errors import CallError
+from server.async_control_calls import AsyncControlCalls
+from server.client import AsyncClient, Client
 from server.client_cli import main
+from server.control_calls import ControlCalls
+from server.pb import control_pb2 as pb
 from server.text import TextDelta
 from tests.server.wire_fakes import FakeGenerator, FakeServer
 
@@ -95,6 +101,28 @@ def test_dump_to_a_file_or_to_standard_output(
     assert json.loads(capsys.readouterr().out)["state"] == "serving"
     assert run(server, "dump", "--output", str(tmp_path)) == 2
     assert "cannot write" in capsys.readouterr().err
+
+
+def test_the_calls_of_asyncio_are_the_same(server: FakeServer) -> None:
+    def names(cls: type) -> list[str]:
+        return sorted(name for name in vars(cls) if not name.startswith("_"))
+
+    assert names(AsyncControlCalls) == names(ControlCalls)
+
+    async def main() -> None:
+        async with AsyncClient(server.target) as client:
+            control = client.control
+            assert len((await control.buckets()).buckets) == 2
+            async with aclosing(control.watch_load(0.25, details=True)) as events:
+                assert (await anext(events)).load.num_running == 1
+            assert await control.abort_all() == await control.abort_tenant("red") == 0
+            assert await control.flush_prefix_cache() == 5
+            assert json.loads((await control.dump_state()).json)["state"] == "serving"
+            with pytest.raises(CallError, match="wanted one of"):
+                await control.set_log_level(pb.LOG_LEVEL_UNSPECIFIED)
+            assert [event.is_drained async for event in control.drain()][-1]
+
+    asyncio.run(main())
 
 
 def test_flags_that_nobody_reads_are_refused(server: FakeServer, capsys: Capture) -> None:
