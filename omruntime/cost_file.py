@@ -2,7 +2,7 @@
 
 Never in the bundle, which may be read-only and is shared by machines of other speed. A file that
 is missing, damaged or of something else is no error, and neither is a folder that cannot be
-written: the table then lives in memory alone.
+written or found: the table then lives in memory alone.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
 import os
 import tempfile
 from dataclasses import asdict, dataclass
@@ -25,6 +24,8 @@ logger = logging.getLogger(__name__)
 FORMAT_VERSION = 1
 # A thousand buckets take about 60 KB.
 MAX_FILE_BYTES = 1 << 20
+# No run takes an hour; larger numbers would also pass float's range when they are added up.
+MAX_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,9 @@ class CostKey:
 
 
 class CostFile:
-    """The file of one key."""
+    """The file of one key; without a path it never knows anything and keeps nothing."""
 
-    def __init__(self, path: Path, key: CostKey) -> None:
+    def __init__(self, path: Path | None, key: CostKey) -> None:
         self._key = key
         # Seconds of buckets that the limits of this run leave out, for a run with wider ones.
         self._others: dict[Bucket, float] = {}
@@ -67,10 +68,17 @@ class CostFile:
     @staticmethod
     def within(cache_dir: Path, key: CostKey) -> CostFile:
         """The key's file in a cache folder, which need not exist."""
-        return CostFile(cache_dir.expanduser() / "costs" / key.file_name(), key)
+        try:
+            folder = cache_dir.expanduser()
+        except RuntimeError:  # `~` of a user whom nobody knows, as containers start them
+            logger.info("measured costs stay in memory reason='%s has no home'", cache_dir)
+            return CostFile(None, key)
+        return CostFile(folder / "costs" / key.file_name(), key)
 
     def load_into(self, costs: CostTable) -> None:
         """Take over what the file knows of the table's buckets; nothing when it is of no use."""
+        if self.path is None:
+            return
         try:
             with self.path.open("rb") as file:
                 text = file.read(MAX_FILE_BYTES + 1)
@@ -88,6 +96,8 @@ class CostFile:
 
     def save(self, costs: CostTable) -> None:
         """Write the measured costs, whole or not at all; a refusal is only logged."""
+        if self.path is None:
+            return
         rows = [
             [b.phase.value, b.batch, b.tokens, b.past_blocks, round(seconds, 9)]
             for b, seconds in {**self._others, **costs.measured}.items()
@@ -131,8 +141,10 @@ def _row(row: object) -> tuple[Bucket, float]:
 
 
 def _duration(value: object) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < math.inf:
+    if not isinstance(value, int | float) or isinstance(value, bool):
         raise ValueError(f"{value!r} is no number of seconds")
+    if not 0 <= value <= MAX_SECONDS:  # NaN is neither
+        raise ValueError(f"a number of seconds is outside 0 to {MAX_SECONDS:g}")
     return float(value)
 
 

@@ -25,6 +25,11 @@ def make_costs(*seconds: float) -> CostTable:
     return costs
 
 
+def path_of(file: CostFile) -> Path:
+    assert file.path is not None
+    return file.path
+
+
 def saved(folder: Path) -> CostFile:
     file = CostFile.within(folder, KEY)
     costs = make_costs(0.25, 0.5)
@@ -42,7 +47,7 @@ def test_costs_come_back(tmp_path: Path) -> None:
 
 
 def test_a_run_with_fewer_buckets_keeps_the_costs_of_the_others(tmp_path: Path) -> None:
-    path = saved(tmp_path).path
+    path = path_of(saved(tmp_path))
     narrow = CostTable(BUCKETS[:1], block_size=16)
     file = CostFile(path, KEY)
     file.load_into(narrow)
@@ -58,7 +63,7 @@ def test_a_run_with_fewer_buckets_keeps_the_costs_of_the_others(tmp_path: Path) 
     "changed", [{"manifest_digest": "x"}, {"device": "x"}, {"soc": "x"}, {"num_threads": 3}]
 )
 def test_every_part_of_the_key_counts(tmp_path: Path, changed: dict[str, str | int]) -> None:
-    path = saved(tmp_path).path
+    path = path_of(saved(tmp_path))
     other = CostFile.within(tmp_path, replace(KEY, **changed))  # type: ignore[arg-type]
     assert other.path != path
     costs = make_costs()
@@ -81,6 +86,8 @@ def test_every_part_of_the_key_counts(tmp_path: Path, changed: dict[str, str | i
         {"format_version": 2},
         {"switch_s": -1.0},
         {"switch_s": True},
+        {"switch_s": 10**400},
+        {"seconds": [["decode", 1, 1, 4, 1e308]]},
         {"seconds": 3},
         {"seconds": [["decode", 1, 1, 4, 0.0]]},
         {"seconds": [["decode", 1, 1, 4, float("nan")]]},
@@ -96,8 +103,8 @@ def test_a_damaged_or_foreign_file_is_ignored_with_one_warning(
 ) -> None:
     file = saved(tmp_path)
     if isinstance(text, dict):
-        text = json.dumps(json.loads(file.path.read_text()) | text).encode()
-    file.path.write_bytes(text)
+        text = json.dumps(json.loads(path_of(file).read_text()) | text).encode()
+    path_of(file).write_bytes(text)
     costs = make_costs()
     with caplog.at_level(logging.INFO):
         file.load_into(costs)
@@ -119,9 +126,22 @@ def test_a_folder_that_cannot_be_written_is_no_error(
     assert "stay in memory" in caplog.text
 
 
+def test_a_user_without_a_home_has_no_file_and_no_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A container may run as a user id that nobody has; the shell's name for no user is alike."""
+    monkeypatch.chdir(tmp_path)
+    with caplog.at_level(logging.INFO):
+        file = CostFile.within(Path("~no such user/omserve"), KEY)
+        file.save(make_costs(1.0))
+        file.load_into(make_costs())
+    assert [record.levelname for record in caplog.records] == ["INFO"]
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_key_of_a_file_can_be_read(tmp_path: Path) -> None:
     file = saved(tmp_path)
-    assert CostKey.read(file.path) == KEY
-    file.path.write_text("{}")
+    assert CostKey.read(path_of(file)) == KEY
+    path_of(file).write_text("{}")
     with pytest.raises(ConfigError, match="no file of measured costs"):
-        CostKey.read(file.path)
+        CostKey.read(path_of(file))
