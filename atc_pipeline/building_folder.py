@@ -133,7 +133,7 @@ def _is_of_kind(folder: Path, kind: FolderKind) -> bool:
     """Whether the index is one of ours, of whatever version."""
     try:
         plain = json.loads((folder / kind.index_name).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(plain, dict) and kind.index_keys <= plain.keys()
 

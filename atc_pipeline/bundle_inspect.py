@@ -31,7 +31,7 @@ def read_warnings(bundle: Path) -> tuple[str, ...]:
     try:
         warnings = json.loads(path.read_text(encoding="utf-8"))["warnings"]
         return tuple(str(warning) for warning in warnings)
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise BundleError(f"cannot read {path}: {error}; rebuild the bundle") from error
 
 

@@ -104,7 +104,15 @@ def read_emitted(folder: Path) -> Emitted:
         settings = _settings(plain)
         is_simulated = bool(plain["is_simulated"])
         jobs = plan_jobs(draft_program(draft), draft.kv, draft.soc, settings)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, ConfigError) as error:
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        ConfigError,
+    ) as error:
         raise BundleError(f"cannot read {path}: {error}; emit the folder again") from error
     return Emitted(draft, jobs, is_simulated)
 

@@ -141,7 +141,7 @@ def _choose_weights(folder: Path, weights: list[str]) -> tuple[list[str], bool]:
 def _read_index(path: Path) -> dict[str, str]:
     try:
         weight_map = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"{path} is no weight index: {error!r}; download it again") from error
     if not isinstance(weight_map, dict) or not weight_map:
         raise ConfigError(f"{path} has an empty weight_map; download it again")

@@ -67,10 +67,8 @@ def read_lengths(path: Path, count_tokens: CountTokens) -> tuple[RequestLength, 
 
 
 def _csv_rows(text: str, path: Path) -> Iterator[RequestLength]:
-    reader = csv.reader(text.splitlines())
     columns: tuple[int, int] | None = None
-    for row in reader:
-        where = f"{path}, line {reader.line_num}"
+    for where, row in _csv_cells(text, path):
         if not any(cell.strip() for cell in row):
             continue
         if columns is None:
@@ -81,6 +79,16 @@ def _csv_rows(text: str, path: Path) -> Iterator[RequestLength]:
             raise ConfigError(f"{where}: got {len(row)} columns, wanted prompt and output tokens")
         prompt, output = (row[column].strip() for column in columns)
         yield RequestLength(_count(prompt, where, 1), _count(output, where, 0))
+
+
+def _csv_cells(text: str, path: Path) -> Iterator[tuple[str, list[str]]]:
+    """Where each row stands, and its cells."""
+    reader = csv.reader(text.splitlines())
+    try:
+        for row in reader:
+            yield f"{path}, line {reader.line_num}", row
+    except csv.Error as error:
+        raise ConfigError(f"{path}, line {reader.line_num}: not CSV: {error}") from error
 
 
 def _columns(row: list[str], where: str) -> tuple[tuple[int, int], bool]:

@@ -72,8 +72,9 @@ def test_a_bundle_with_other_things_in_it_is_refused(tiny_bundle: Path) -> None:
         pass
 
 
-def test_a_foreign_bundle_json_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "bundle.json").write_text('{"name": "a web page"}')
+@pytest.mark.parametrize("text", ['{"name": "a web page"}', "[" * 100_000])
+def test_a_foreign_bundle_json_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "bundle.json").write_text(text)
     with pytest.raises(ConfigError, match=r"no valid bundle\.json"), building_folder(tmp_path):
         pass
 

@@ -45,7 +45,7 @@ def test_a_bundle_without_a_build_report_has_no_warnings(tmp_path: Path) -> None
     assert read_warnings(tmp_path) == ()
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"warnings": 3}'])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"warnings": 3}', "[" * 100_000])
 def test_a_damaged_build_report_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "reports").mkdir()
     (tmp_path / "reports" / "build.json").write_text(text)

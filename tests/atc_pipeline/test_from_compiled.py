@@ -188,6 +188,11 @@ def test_an_edited_index_is_refused(copy: Path, tmp_path: Path, name: str) -> No
     assert f"{name}: changed since SHA256SUMS was written" in refusal(copy, tmp_path)
 
 
+def test_an_index_that_is_nested_without_end_is_refused(copy: Path, tmp_path: Path) -> None:
+    (copy / "emit.json").write_text("[" * 100_000)
+    assert "emit.json: maximum recursion depth" in refusal(copy, tmp_path)
+
+
 def test_a_program_with_a_flipped_byte_is_refused(copy: Path, tmp_path: Path) -> None:
     path = copy / "programs" / "decode" / "decode.om"
     data = bytearray(path.read_bytes())

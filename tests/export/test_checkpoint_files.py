@@ -75,6 +75,7 @@ def test_stray_weights_beside_an_index_are_ignored_and_listed(
         ("model.safetensors", None, "no model.safetensors"),
         ("pytorch_model.bin", b"pickle", "pytorch_model.bin, which must be converted"),
         ("model.safetensors.index.json", b"{}", "is no weight index"),
+        ("model.safetensors.index.json", b"[" * 100_000, "is no weight index"),
         ("model.safetensors", b"\xff" * 16, "is damaged"),
     ],
 )

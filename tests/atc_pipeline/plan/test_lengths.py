@@ -57,6 +57,7 @@ def test_csv(tmp_path: Path, text: str) -> None:
         ("5,1.5\n", 1, "'1.5'"),
         ("5,9999999999\n", 1, "'9999999999'"),
         ("5,\u0661\n", 1, "wanted a count"),
+        ("5,2\n" + "7" * 200_000 + ",2\n", 2, "not CSV"),
     ],
 )
 def test_csv_rows_that_are_refused(tmp_path: Path, text: str, line: int, words_: str) -> None:
