@@ -55,24 +55,28 @@ def client_alone(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return installed_in(tmp_path_factory.mktemp("client"), str(wheel))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def without_compiler() -> dict[str, str]:
     """An environment whose PATH holds nothing."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("OMSERVE_", "PYTHON"))}
     return kept | {"PATH": ""}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def port(
-    installed: Path, smollm2_bundle: Path, tmp_path: Path, without_compiler: dict[str, str]
+    installed: Path,
+    smollm2_bundle: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    without_compiler: dict[str, str],
 ) -> Iterator[str]:
     """The port of an installed `om-serve`."""
-    port_file, log = tmp_path / "port", tmp_path / "log"
+    folder = tmp_path_factory.mktemp("serving")
+    port_file, log = folder / "port", folder / "log"
     flags = ["--grpc-port", "0", "--port-file", str(port_file), *SHORT_CONTEXT]
     with log.open("wb") as output:
         server = subprocess.Popen(
             [str(installed / "om-serve"), str(smollm2_bundle), *flags],
-            cwd=tmp_path,
+            cwd=folder,
             env=without_compiler,
             stdout=output,
             stderr=output,
