@@ -27,7 +27,8 @@ if _version_not_supported:
 
 class ControlServiceStub:
     """Looks at the server and steers it. Readiness is grpc.health.v1: SERVING once every bucket is
-    warm, NOT_SERVING before, while draining and after a device error.
+    warm, NOT_SERVING before, while draining and after a device error. Warm means run since the start
+    or, on the device cpu, measured by an earlier start of this bundle.
 
     Who may do what: with API keys, everybody may look, and end requests of the key's own tenant.
     What touches others (Abort of another tenant or of all, Drain, FlushPrefixCache, SetLogLevel,
@@ -95,7 +96,8 @@ class ControlServiceStub:
 
 class ControlServiceServicer:
     """Looks at the server and steers it. Readiness is grpc.health.v1: SERVING once every bucket is
-    warm, NOT_SERVING before, while draining and after a device error.
+    warm, NOT_SERVING before, while draining and after a device error. Warm means run since the start
+    or, on the device cpu, measured by an earlier start of this bundle.
 
     Who may do what: with API keys, everybody may look, and end requests of the key's own tenant.
     What touches others (Abort of another tenant or of all, Drain, FlushPrefixCache, SetLogLevel,
@@ -247,7 +249,8 @@ def add_ControlServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class ControlService:
     """Looks at the server and steers it. Readiness is grpc.health.v1: SERVING once every bucket is
-    warm, NOT_SERVING before, while draining and after a device error.
+    warm, NOT_SERVING before, while draining and after a device error. Warm means run since the start
+    or, on the device cpu, measured by an earlier start of this bundle.
 
     Who may do what: with API keys, everybody may look, and end requests of the key's own tenant.
     What touches others (Abort of another tenant or of all, Drain, FlushPrefixCache, SetLogLevel,
