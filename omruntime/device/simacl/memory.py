@@ -29,7 +29,10 @@ MIB = 1 << 20
 ALIGNMENT = 64
 # NaN as float16 and as float32, and an index out of any tensor as int32.
 _POISON = np.frombuffer(b"\xff\x7f\xff\x7f", np.uint8)
-_DEVICE_BASE = 1 << 44
+# Beyond every address that a processor maps for a program, so that no array of the host lies in a
+# chip's range. (Heap and mappings stand at 0x55... and 0x7f..., which are not high enough.)
+_FIRST_DEVICE = 1 << 57
+_DEVICE_RANGE = 1 << 44
 
 
 class Place(Enum):
@@ -97,8 +100,8 @@ class DeviceMemory:
         self.used_bytes = 0
         self.blocks: dict[int, Block] = {}
         self._bases: list[int] = []
-        self._next = _DEVICE_BASE * (device_id + 1)
-        self._end = self._next + _DEVICE_BASE
+        self._next = _FIRST_DEVICE + device_id * _DEVICE_RANGE
+        self._end = self._next + _DEVICE_RANGE
 
     def allocate(self, size: int, reserved: int, owner: str = "user", *, keeps: bool = True) -> int:
         """Take memory; its content is poison.
@@ -133,7 +136,7 @@ class DeviceMemory:
 
     def claims(self, address: int) -> bool:
         """Whether an address is, was or may become one of this device."""
-        return self._end - _DEVICE_BASE <= address < self._end
+        return self._end - _DEVICE_RANGE <= address < self._end
 
     def find(self, address: int) -> Block | None:
         """The block that an address lies in or shortly behind."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from omruntime.device.simacl import SimulatedCard, UndefinedBehaviourError
+from omruntime.device.simacl.memory import AddressSpace, DeviceMemory
 from tests.omruntime.device.simacl.rig import D2D, D2H, H2D, H2H, OK, Rig, StaticRun
 
 MIB = 1 << 20
@@ -235,3 +236,13 @@ def test_overwritten_weights_are_noticed_at_the_next_run(static: StaticRun) -> N
     assert static.acl.rt.memset(weight, 1024, 0, 64) == OK
     with pytest.raises(UndefinedBehaviourError, match="weights were destroyed by a memset"):
         static.acl.mdl.execute(model, static.inputs, static.outputs)
+
+
+@pytest.mark.parametrize("nbytes", [64, 64 << 20])
+def test_no_chip_claims_an_address_of_the_host(nbytes: int) -> None:
+    """Small arrays lie on the heap, large ones where the kernel maps; both have high addresses."""
+    devices = [DeviceMemory(device_id, 1 << 30) for device_id in range(100)]
+    address = np.empty(nbytes, np.uint8).ctypes.data
+    assert AddressSpace(devices).device_of(address) is None
+    first = [device.allocate(64, 64) for device in devices]
+    assert [AddressSpace(devices).device_of(address) for address in first] == devices
