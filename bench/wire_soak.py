@@ -24,9 +24,9 @@ import psutil
 from bench.soak import slope
 from omruntime.errors import CallError
 from omruntime.sampling_params import SamplingParams
-from server.async_client_session import AsyncClientSession
 from server.client import AsyncClient
-from server.client_messages import CallOptions
+from server.client.async_session import AsyncClientSession
+from server.client.messages import CallOptions
 from server.pb import inference_pb2 as pb
 from server.pb import inference_pb2_grpc
 from tests.toy_server import toy_server

@@ -12,11 +12,11 @@ from dataclasses import replace
 
 from omruntime.errors import OmError
 from omruntime.sequence import FinishReason
-from server.callers import as_callers
 from server.logs import log_finished
-from server.redaction import public_text, without_paths
 from server.request_tally import RequestTally
 from server.seams import RequestObserver, TextGeneratorLike
+from server.security.callers import as_callers
+from server.security.redaction import public_text, without_paths
 from server.text import TextDelta, TextRequest
 
 

@@ -18,14 +18,14 @@ from pathlib import Path
 from omruntime.errors import ConfigError
 from omruntime.limits import longest_sequence
 from omruntime.settings import MIB, EngineSettings
-from server.access import Access, open_access
-from server.draining import refuse_new
+from server.control.draining import refuse_new
 from server.grpc_server import start_grpc_server
 from server.lifecycle import Lifecycle
 from server.loading import in_daemon_thread, start_engine, stop_engine
 from server.logs import set_up_logging
 from server.overload import watch_overload
 from server.seams import EngineLike, FrontEnd, TextGeneratorLike, TracesLike
+from server.security.access import Access, open_access
 from server.settings import Settings
 
 logger = logging.getLogger(__name__)

@@ -90,7 +90,7 @@ def _traces() -> Callable[[str, str], TracesLike]:
 
 def _keys(argv: Sequence[str]) -> int:
     """Make, show or withdraw API keys."""
-    from server.keys_command import run_keys
+    from server.security.keys_command import run_keys
 
     return run_keys(argv, os.environ)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import grpc
 
 from omruntime.errors import OmError
-from server.redaction import public_text
+from server.security.redaction import public_text
 from server.status import retry_after_of, status_of
 
 logger = logging.getLogger(__name__)

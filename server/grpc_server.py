@@ -13,9 +13,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from omruntime.errors import ConfigError
-from server.access import OPEN_ACCESS, Access
-from server.auth_interceptor import ApiKeyInterceptor
-from server.control_service import Controlled, GrpcControlService
+from server.control.service import Controlled, GrpcControlService
 from server.dialects.names import DIALECT_NAMES
 from server.dialects.registration import add_dialects, reflection_pool
 from server.grpc_service import GrpcInferenceService
@@ -24,6 +22,8 @@ from server.lifecycle import Lifecycle, ServerState
 from server.origin import OriginInterceptor
 from server.pb import control_pb2, control_pb2_grpc, inference_pb2, inference_pb2_grpc
 from server.seams import EngineLike
+from server.security.access import OPEN_ACCESS, Access
+from server.security.auth_interceptor import ApiKeyInterceptor
 from server.settings import MIB, Settings
 
 SERVICE_NAMES = (

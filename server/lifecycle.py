@@ -13,10 +13,10 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from enum import Enum
 
 from omruntime.errors import NotReadyError, OmError, ShuttingDownError
-from server.redaction import without_paths
-from server.request_counts import RequestCounts
+from server.control.request_counts import RequestCounts
 from server.request_tally import Arrival, RequestTally
 from server.seams import RequestObserver, TextGeneratorLike
+from server.security.redaction import without_paths
 
 
 class ServerState(Enum):

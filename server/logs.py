@@ -11,8 +11,8 @@ import sys
 from contextvars import ContextVar
 from typing import TextIO
 
-from server.callers import caller_var
 from server.request_tally import RequestTally
+from server.security.callers import caller_var
 
 LEVELS = ("debug", "info", "warning", "error")
 

@@ -12,12 +12,12 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from omruntime.errors import DuplicateRequestError, OmError, OverloadedError, RequestError
-from server.callers import renew_caller
 from server.event_writer import EventWriter
 from server.failure import failure_of
 from server.grpc_messages import require_known_fields
 from server.interceptor import parse_message
 from server.pb import inference_pb2 as pb
+from server.security.callers import renew_caller
 from server.session_credits import Credits
 
 # A quarter of the default queue, so that one session by itself does not fill it for all others.

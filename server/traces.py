@@ -19,12 +19,12 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from omruntime.errors import OmError
 from omruntime.sequence import FinishReason
-from server.callers import caller_var
-from server.control_service import omserve_version
+from server.control.service import omserve_version
 from server.logs import request_id_var
 from server.origin import Origin, origin_var
-from server.redaction import public_text
 from server.request_tally import Arrival, RequestTally
+from server.security.callers import caller_var
+from server.security.redaction import public_text
 from server.text import TextDelta
 
 logger = logging.getLogger(__name__)

@@ -98,7 +98,7 @@ LATE_IMPORTS = {
     "atc_pipeline.simatc.cli",
     "export.kept_program",
     "server.cli",
-    "server.client_cli",
+    "server.terminal.cli",
 }
 # What a person reads on a terminal is printed; all else is logged.
 PRINTING = {
@@ -107,11 +107,11 @@ PRINTING = {
     "atc_pipeline.simatc.cli",
     "omruntime.simulate.__main__",
     "server.cli",
-    "server.client_cli",
-    "server.client_control",
-    "server.client_top",
-    "server.keys_command",
-    "server.chat_session",
+    "server.terminal.cli",
+    "server.terminal.control",
+    "server.terminal.top",
+    "server.security.keys_command",
+    "server.terminal.chat_session",
 }
 
 
@@ -292,7 +292,7 @@ def test_no_package_folder_shadows_another() -> None:
     assert not (ROOT / "proto" / "omruntime").exists()
 
 
-@pytest.mark.parametrize("name", ["server.cli", "server.client_cli"])
+@pytest.mark.parametrize("name", ["server.cli", "server.terminal.cli"])
 def test_serving_needs_no_export_library(name: str) -> None:
     """`om-serve` and `om-client` import where torch, transformers and onnx are absent."""
     code = (

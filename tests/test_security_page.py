@@ -10,17 +10,17 @@ import pytest
 from omruntime.errors import ConfigError
 from omruntime.retry_pace import LEAST_S, MOST_S, UNKNOWN_S
 from omruntime.settings import EngineSettings
-from server.client_cli import parse_arguments
+from server.control.inspector import MIN_INTERVAL_S
+from server.control.load_watch import MAX_WATCHERS
 from server.grpc_server import MAX_HEADER_BYTES, READY_SERVICE, SPARE_STREAMS
 from server.http.api_key import OPEN_PATHS
 from server.http.body_limit import READ_TIMEOUT_S
 from server.http.connection import HEADERS_TIMEOUT_S
-from server.inspector import MIN_INTERVAL_S
-from server.keys_command import run_keys
-from server.load_watch import MAX_WATCHERS
 from server.overload import OVERLOADED_FROM, RECOVERED_BELOW
+from server.security.keys_command import run_keys
 from server.session import MAX_LIVE_REQUESTS
 from server.settings import list_options
+from server.terminal.cli import parse_arguments
 
 PAGE = (Path(__file__).parents[1] / "docs" / "security.md").read_text(encoding="utf-8")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")

@@ -15,8 +15,7 @@ from google.protobuf.message import Message
 
 from omruntime.errors import RequestError, UnknownModelError
 from server.answers import join_deltas
-from server.callers import renew_caller
-from server.control_service import omserve_version
+from server.control.service import omserve_version
 from server.dialects.kserve_messages import MESSAGES
 from server.dialects.kserve_request import OPTIONAL_INPUTS, OUTPUTS, InferCall, infer_call_from
 from server.dialects.kserve_tensors import TensorValue, add_tensor
@@ -26,6 +25,7 @@ from server.failure import failure_of
 from server.grpc_service import require_served_model, require_unary_size
 from server.interceptor import read_message
 from server.lifecycle import Lifecycle, ServerState
+from server.security.callers import renew_caller
 from server.text import TextDelta
 
 # There is one model in one version; Triton counts from 1.

@@ -11,13 +11,13 @@ import grpc.aio
 
 from omruntime.limits import longest_sequence
 from server.answers import final_deltas
+from server.control.steering import own_tenant
 from server.dialects.live_deltas import live_deltas
 from server.dialects.vllm_messages import MESSAGES
 from server.dialects.vllm_request import generate_request_from
 from server.event_writer import EventWriter
 from server.lifecycle import Lifecycle
 from server.seams import EngineLike
-from server.steering import own_tenant
 from server.text import TextDelta
 
 

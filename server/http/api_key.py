@@ -12,10 +12,10 @@ import logging
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from omruntime.errors import UnauthenticatedError
-from server.api_keys import HEADER, ApiKeys
-from server.callers import caller_var
 from server.http.errors import response_to
 from server.http.ui import PAGE_PATHS
+from server.security.api_keys import HEADER, ApiKeys
+from server.security.callers import caller_var
 
 logger = logging.getLogger(__name__)
 

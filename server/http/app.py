@@ -8,8 +8,8 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from omruntime.errors import OmError
-from server.api_keys import ApiKeys
-from server.control_service import omserve_version
+from server.control.load_watch import LoadWatch
+from server.control.service import omserve_version
 from server.grpc_server import MAX_HEADER_BYTES
 from server.http.api_key import ApiKeyGate
 from server.http.body_limit import BodyLimit
@@ -29,7 +29,7 @@ from server.http.operations import operation_routes
 from server.http.responses import response_routes
 from server.http.tgi import tgi_routes
 from server.http.ui import ui_routes
-from server.load_watch import LoadWatch
+from server.security.api_keys import ApiKeys
 
 ROUTES = (
     chat_routes,

@@ -21,7 +21,7 @@ from omruntime.errors import (
     UnauthenticatedError,
     UnknownModelError,
 )
-from server.redaction import public_text
+from server.security.redaction import public_text
 from server.status import retry_after_of, status_of
 
 logger = logging.getLogger(__name__)

@@ -15,9 +15,9 @@ from omruntime.bucket_use import BucketReport
 from omruntime.engine_state import EngineState
 from omruntime.outputs import EngineCounters, EngineLoad
 from omruntime.prefix_cache import PrefixCacheCounters
+from server.control.load_watch import LoadSnapshot
+from server.control.request_counts import Histogram, RequestCounts
 from server.lifecycle import ServerState
-from server.load_watch import LoadSnapshot
-from server.request_counts import Histogram, RequestCounts
 
 # By field: name and help.
 _LOAD_GAUGES = {

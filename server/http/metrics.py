@@ -10,8 +10,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from server.control.load_watch import LoadWatch
 from server.http.metric_families import metrics_of
-from server.load_watch import LoadWatch
 
 
 class _Collected(Collector):

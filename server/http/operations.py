@@ -7,7 +7,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, StrictBool, StrictInt, StrictStr
 
 from omruntime.errors import FieldError
-from server.control_service import omserve_version
+from server.control.service import omserve_version
 from server.grpc_service import MAX_DETOKENIZE_IDS, MAX_TOKENIZE_CHARS
 from server.http.gateway import Gateway
 from server.http.json_route import JsonRoute

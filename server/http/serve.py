@@ -14,15 +14,15 @@ from dataclasses import dataclass
 import uvicorn
 
 from omruntime.errors import ConfigError
-from server.access import OPEN_ACCESS, Access
+from server.control.load_watch import LoadWatch
 from server.grpc_server import MAX_HEADER_BYTES
 from server.http.app import build_http_app
 from server.http.connection import bounded_connection
 from server.http.gateway import Gateway
 from server.http.origin_recorder import OriginRecorder
 from server.lifecycle import Lifecycle
-from server.load_watch import LoadWatch
 from server.seams import EngineLike
+from server.security.access import OPEN_ACCESS, Access
 from server.settings import MIB, Settings, bare_host
 
 # Idle connections of clients are kept so long; longer than common pools wait between requests.

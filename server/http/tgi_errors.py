@@ -18,7 +18,7 @@ from omruntime.errors import (
 )
 from server.http.errors import headers_of, invalid_body_of
 from server.http.json_route import JsonRoute
-from server.redaction import public_text
+from server.security.redaction import public_text
 
 _BY_CLASS: tuple[tuple[type[OmError], int, str], ...] = (
     (OverloadedError, 429, "overloaded"),

@@ -13,9 +13,9 @@ from importlib import resources
 from fastapi import APIRouter
 from fastapi.responses import Response, StreamingResponse
 
-from server.control_messages import snapshot_json
+from server.control.load_watch import DEFAULT_INTERVAL_S, LoadWatch
+from server.control.messages import snapshot_json
 from server.http.events import event_stream
-from server.load_watch import DEFAULT_INTERVAL_S, LoadWatch
 
 PAGE_PATH = "/ui"
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}

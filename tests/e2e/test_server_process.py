@@ -36,7 +36,7 @@ def test_health_and_reflection_answer_third_party_clients(server: ServerChild) -
 
 
 def test_om_client_generate_prints_one_json_object(server: ServerChild) -> None:
-    command = [*tool_command("server.client_cli"), "generate", "--target", server.target]
+    command = [*tool_command("server.terminal.cli"), "generate", "--target", server.target]
     options = ["--prompt", "The capital of France is", "--max-new-tokens", "3", "--ignore-eos"]
     done = subprocess.run(
         [*command, *options, "--temperature", "0", "--json"],

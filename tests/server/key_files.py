@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from server.key_file import KeyEntry, caller_from, hash_key, read_key_file, write_key_file
+from server.security.key_file import KeyEntry, caller_from, hash_key, read_key_file, write_key_file
 
 
 def add_key(path: Path, key: str, name: str, **fields: Any) -> None:

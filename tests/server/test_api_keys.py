@@ -23,12 +23,12 @@ from omruntime.manifest import SamplingDefaults
 from omruntime.sampling_params import SamplingParams
 from omruntime.scheduling import Scheduling
 from omruntime.sequence import FinishReason
-from server.api_keys import ApiKeys
 from server.client import AsyncClient, Client
-from server.client_messages import CallOptions
-from server.client_security import ClientSecurity
+from server.client.messages import CallOptions
+from server.client.security import ClientSecurity
 from server.generate import TextGenerator
 from server.pb import inference_pb2 as pb
+from server.security.api_keys import ApiKeys
 from server.text import TextDelta, TextRequest
 from tests.server.key_files import add_key
 from tests.server.scripted_engine import ScriptedEngine, model_facts, one_by_one

@@ -20,7 +20,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from omruntime.errors import CallError
 from omruntime.sequence import FinishReason
 from server.client import Client
-from server.client_security import ClientSecurity
+from server.client.security import ClientSecurity
 from tests.server.certificates import Authority
 from tests.server.key_files import add_key
 

@@ -16,7 +16,7 @@ from grpc_status import rpc_status
 from omruntime.errors import CallError, OverloadedError
 from omruntime.outputs import EngineLoad
 from server.client import AsyncClient, Client
-from server.client_security import ClientSecurity
+from server.client.security import ClientSecurity
 from server.grpc_server import READY_SERVICE
 from server.overload import OverloadGauge, watch_overload
 from server.pb import inference_pb2 as pb

@@ -10,9 +10,9 @@ import pytest
 
 from omruntime.errors import ForbiddenError, RateLimitedError
 from omruntime.sequence import FinishReason
-from server.caller_limits import CONCURRENCY_RETRY_S, CallerLimits
-from server.callers import Caller, caller_var
 from server.request_tally import RequestTally
+from server.security.caller_limits import CONCURRENCY_RETRY_S, CallerLimits
+from server.security.callers import Caller, caller_var
 from server.text import TextDelta, Usage
 
 

@@ -36,7 +36,7 @@ def _as_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     [
         ("server.app", HEAVY),
         ("server.generate", HEAVY),
-        ("server.client_cli", (*HEAVY, "numpy", "tokenizers", "jinja2")),
+        ("server.terminal.cli", (*HEAVY, "numpy", "tokenizers", "jinja2")),
         ("server.client", (*HEAVY, "numpy", "tokenizers", "jinja2")),
         # Light until it handles signals: Ctrl-C in the middle of an import is ugly.
         ("server.cli", (*HEAVY, "numpy", "grpc", "asyncio")),

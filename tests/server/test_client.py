@@ -12,7 +12,7 @@ from omruntime.errors import CallError, RequestError
 from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import FinishReason
 from server.client import AsyncClient, Client
-from server.client_messages import CallOptions, require_target
+from server.client.messages import CallOptions, require_target
 from server.text import ChatMessage, TextDelta
 from tests.forked_child import said_by_forked_child
 from tests.server.wire_fakes import TIMINGS, USAGE, FakeGenerator, FakeServer, end

@@ -17,7 +17,7 @@ from omruntime.errors import OverloadedError
 from omruntime.scheduling import Urgency
 from omruntime.sequence import FinishReason
 from omruntime.step import TokenLogprobs
-from server.client_cli import main
+from server.terminal.cli import main
 from server.text import ChatMessage, TextDelta
 from tests.server.certificates import Authority
 from tests.server.key_files import add_key
@@ -230,7 +230,7 @@ def test_chat_at_a_terminal_goes_on_after_a_failed_turn_and_forgets_it(
 
 
 def start_client(server: FakeServer, *argv: str) -> subprocess.Popen[str]:
-    code = "import sys; from server.client_cli import main; sys.exit(main())"
+    code = "import sys; from server.terminal.cli import main; sys.exit(main())"
     return subprocess.Popen(
         [sys.executable, "-c", code, *argv, "--target", server.target],
         cwd=ROOT,
@@ -273,7 +273,7 @@ def test_a_reader_that_is_gone_ends_it_without_a_traceback(server: FakeServer) -
 
 def test_a_terminal_without_unicode_gets_question_marks(server: FakeServer) -> None:
     server.generator.script = [TextDelta(0, "né", (1,)), end()]
-    code = "import sys; from server.client_cli import main; sys.exit(main())"
+    code = "import sys; from server.terminal.cli import main; sys.exit(main())"
     done = subprocess.run(
         [sys.executable, "-c", code, "generate", "--prompt", "x", "--target", server.target],
         cwd=ROOT,

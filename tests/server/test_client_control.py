@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from omruntime.errors import CallError
-from server.async_control_calls import AsyncControlCalls
 from server.client import AsyncClient, Client
-from server.client_cli import main
-from server.control_calls import ControlCalls
+from server.client.async_control_calls import AsyncControlCalls
+from server.client.control_calls import ControlCalls
 from server.pb import control_pb2 as pb
+from server.terminal.cli import main
 from server.text import TextDelta
 from tests.server.wire_fakes import FakeGenerator, FakeServer
 

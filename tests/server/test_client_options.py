@@ -7,7 +7,7 @@ import pytest
 
 from omruntime.errors import RequestError
 from omruntime.sampling_params import SamplingParams
-from server.client_options import SAMPLING_HELP, add_sampling_flags, sampling_params_of
+from server.terminal.options import SAMPLING_HELP, add_sampling_flags, sampling_params_of
 
 
 def parse(*argv: str) -> SamplingParams:

@@ -14,9 +14,9 @@ from omruntime.errors import CallError, OverloadedError, RequestError
 from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import FinishReason
 from server.client import AsyncClient, Client
-from server.client_messages import CallOptions
-from server.client_retries import Retries
-from server.session_frames import NUM_CREDITS
+from server.client.messages import CallOptions
+from server.client.retries import Retries
+from server.client.session_frames import NUM_CREDITS
 from server.text import TextDelta
 from tests.forked_child import said_by_forked_child
 from tests.server.wire_fakes import TIMINGS, USAGE, FakeGenerator, FakeServer, end

@@ -19,9 +19,9 @@ from omruntime.outputs import TokenDelta
 from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import FinishReason, Request
 from server.client import Client
-from server.client_options import add_sampling_flags, sampling_params_of
 from server.grpc_messages import sampling_params_from, sampling_params_to
 from server.pb import inference_pb2 as pb
+from server.terminal.options import add_sampling_flags, sampling_params_of
 from tests.server.http.serving import MODEL_NAME, Serving, serving
 from tests.server.scripted_engine import last
 

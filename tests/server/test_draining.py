@@ -9,7 +9,7 @@ from grpc_health.v1 import health_pb2
 
 from omruntime.errors import CallError
 from server.client import Client
-from server.draining import refuse_new
+from server.control.draining import refuse_new
 from server.pb import control_pb2 as pb
 from server.text import TextDelta
 from tests.server.wire_fakes import FakeGenerator, FakeServer, settings_of

@@ -20,7 +20,7 @@ from server.client import Client
 from server.generate import TextGenerator
 from server.grpc_server import MAX_HEADER_BYTES
 from server.pb import inference_pb2 as pb
-from server.redaction import without_paths
+from server.security.redaction import without_paths
 from server.text import ChatMessage, TextDelta
 from tests.server.scripted_engine import ScriptedEngine, model_facts, one_by_one
 from tests.server.tiny_tokenizers import CHAT_TEMPLATE, byte_level_backend, tokenizer_of

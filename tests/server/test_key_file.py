@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from omruntime.errors import ConfigError
-from server.api_keys import ApiKeys
 from server.cli import main
-from server.key_file import MAX_KEYS, hash_key, read_key_file
-from server.keys_command import run_keys
+from server.security.api_keys import ApiKeys
+from server.security.key_file import MAX_KEYS, hash_key, read_key_file
+from server.security.keys_command import run_keys
 
 HASH = hash_key("k").hex()
 

@@ -13,9 +13,9 @@ import pytest
 from omruntime.engine_state import EngineState
 from omruntime.errors import CallError, NotReadyError
 from server.client import Client
-from server.client_security import ClientSecurity
-from server.inspector import MIN_INTERVAL_S, Inspector
-from server.load_watch import MAX_WATCHERS
+from server.client.security import ClientSecurity
+from server.control.inspector import MIN_INTERVAL_S, Inspector
+from server.control.load_watch import MAX_WATCHERS
 from server.pb import control_pb2 as pb
 from server.pb import control_pb2_grpc
 from tests.server.key_files import add_key

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from omruntime.errors import ConfigError
-from server.reloaded import Reloaded
+from server.security.reloaded import Reloaded
 
 
 def number_in(path: Path) -> int:

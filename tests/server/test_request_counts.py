@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from omruntime.errors import OverloadedError, PromptTooLongError
 from omruntime.sequence import FinishReason
-from server.request_counts import Histogram, RequestCounts
+from server.control.request_counts import Histogram, RequestCounts
 from server.request_tally import RequestTally
 from server.text import TextDelta
 from tests.server.wire_fakes import end

@@ -10,8 +10,8 @@ import pytest
 
 from omruntime import errors
 from omruntime.sequence import FinishReason
-from server.key_file import write_key_file
 from server.pb import inference_pb2 as pb
+from server.security.key_file import write_key_file
 from server.session import MAX_LIVE_REQUESTS
 from server.text import TextDelta
 from tests.server.key_files import add_key

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from omruntime.errors import CallError, ConfigError
-from server.access import Access, open_access
 from server.client import Client
-from server.client_security import ClientSecurity
-from server.key_file import read_key_file
-from server.keys_command import run_keys
+from server.client.security import ClientSecurity
 from server.lifecycle import Lifecycle
 from server.pb import control_pb2 as pb
+from server.security.access import Access, open_access
+from server.security.key_file import read_key_file
+from server.security.keys_command import run_keys
 from server.text import TextDelta
 from tests.server.key_files import add_key
 from tests.server.wire_fakes import FakeGenerator, FakeServer, settings_of

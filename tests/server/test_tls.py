@@ -21,9 +21,9 @@ from cryptography.hazmat.primitives.serialization import (
 
 from omruntime.errors import CallError, ConfigError, RequestError
 from server.client import AsyncClient, Client
-from server.client_security import ClientSecurity
+from server.client.security import ClientSecurity
+from server.security.tls import ServerTls, TlsFiles
 from server.settings import Settings
-from server.tls import ServerTls, TlsFiles
 from tests.server.certificates import Authority, Certificate
 from tests.server.wire_fakes import FakeServer, settings_of
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from server.client_cli import main
 from server.pb import control_pb2 as pb
-from server.top_figures import FigureHistory, quantile
-from server.top_view import duration, frame, spark
+from server.terminal.cli import main
+from server.terminal.top_figures import FigureHistory, quantile
+from server.terminal.top_view import duration, frame, spark
 from tests.server.wire_fakes import FakeServer
 
 ROOT = Path(__file__).parents[2]
@@ -135,7 +135,7 @@ def test_at_a_terminal_ctrl_c_gives_the_screen_back(server: FakeServer) -> None:
     # A shell's background jobs inherit SIGINT as ignored, and Python leaves that as it is.
     code = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "from server.client_cli import main; sys.exit(main())"
+        "from server.terminal.cli import main; sys.exit(main())"
     )
     ours, theirs = pty.openpty()
     process = subprocess.Popen(

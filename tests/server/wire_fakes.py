@@ -28,10 +28,10 @@ from omruntime.manifest import (
 from omruntime.outputs import EngineCounters, EngineLoad, RequestTimings
 from omruntime.prefix_cache import PrefixCacheCounters
 from omruntime.sequence import FinishReason
-from server.access import OPEN_ACCESS, Access, open_access
 from server.grpc_server import start_grpc_server
 from server.http.serve import HttpServer, start_http_server
 from server.lifecycle import Lifecycle
+from server.security.access import OPEN_ACCESS, Access, open_access
 from server.settings import Settings
 from server.text import ChatMessage, TextDelta, TextRequest, Usage
 

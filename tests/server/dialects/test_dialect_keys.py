@@ -7,10 +7,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from server.callers import Caller
 from server.dialects import kserve_messages, vllm_messages
 from server.dialects.names import DIALECT_NAMES
-from server.key_file import KeyEntry, hash_key, make_key, write_key_file
+from server.security.callers import Caller
+from server.security.key_file import KeyEntry, hash_key, make_key, write_key_file
 from tests.server.wire_fakes import FakeServer, settings_of
 
 METHODS = [

@@ -13,8 +13,9 @@ import grpc.aio
 
 from omruntime.errors import RequestError, UnknownRequestError
 from omruntime.limits import longest_sequence
-from server.access import Access
-from server.control_messages import (
+from server.control.draining import MAX_GRACE_S, Drain
+from server.control.load_watch import DEFAULT_INTERVAL_S, LoadWatch
+from server.control.messages import (
     LEVEL_FROM_WIRE,
     LEVEL_TO_WIRE,
     STATE_TO_WIRE,
@@ -22,18 +23,17 @@ from server.control_messages import (
     load_to,
     snapshot_to,
 )
-from server.draining import MAX_GRACE_S, Drain
+from server.control.state_dump import dump_state
+from server.control.steering import own_tenant, require_steering
 from server.event_writer import EventWriter
 from server.grpc_service import require_served_model, require_unary_size
 from server.lifecycle import Lifecycle
-from server.load_watch import DEFAULT_INTERVAL_S, LoadWatch
 from server.logs import log_level, set_log_level
 from server.pb import control_pb2 as pb
 from server.pb import control_pb2_grpc
 from server.seams import EngineLike
+from server.security.access import Access
 from server.settings import MIB, Settings
-from server.state_dump import dump_state
-from server.steering import own_tenant, require_steering
 
 logger = logging.getLogger(__name__)
 

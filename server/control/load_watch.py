@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from omruntime.engine_state import SequenceState
 from omruntime.errors import OverloadedError, RequestError
 from omruntime.outputs import EngineCounters, EngineLoad
-from server.access import Access
-from server.inspector import MAX_WAIT_S, MIN_INTERVAL_S, Inspector, Look
+from server.control.inspector import MAX_WAIT_S, MIN_INTERVAL_S, Inspector, Look
+from server.control.request_counts import RequestCounts
+from server.control.steering import may_steer, own_tenant
 from server.lifecycle import Lifecycle, ServerState
-from server.request_counts import RequestCounts
 from server.seams import EngineLike
-from server.steering import may_steer, own_tenant
+from server.security.access import Access
 
 MAX_INTERVAL_S = 3600.0
 DEFAULT_INTERVAL_S = 1.0

@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 
 from omruntime.errors import RequestError
-from server.client_messages import CHANNEL_OPTIONS
+from server.client.messages import CHANNEL_OPTIONS
 
 KEY_VARIABLE = "OMSERVE_API_KEY"
 

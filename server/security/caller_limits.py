@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from omruntime.errors import ForbiddenError, OmError, RateLimitedError
-from server.callers import Caller, caller_var
 from server.request_tally import Arrival, RequestTally
+from server.security.callers import Caller, caller_var
 
 MINUTE_S = 60.0
 # When one of a caller's own requests will end is not known; a short answer takes about so long.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from server.client_tables import percent
 from server.pb import control_pb2 as pb
-from server.top_figures import FigureHistory, Figures
+from server.terminal.tables import percent
+from server.terminal.top_figures import FigureHistory, Figures
 
 BARS = "▁▂▃▄▅▆▇█"
 HEADINGS = ("omserve ", "ANSWER", "BUCKET")

@@ -13,14 +13,14 @@ from collections.abc import Iterable, Sequence
 from omruntime.errors import CallError, OmError, RequestError
 from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import FinishReason
-from server.chat_session import ChatSession
-from server.client_call_flags import add_call_flags, call_options_of, security_of
-from server.client_control import CONTROL_COMMANDS, add_control_commands, run_control
-from server.client_messages import Generation, Prompt
-from server.client_options import add_sampling_flags, parse_token_ids, sampling_params_of
-from server.client_parser import ClientParser, Commands
+from server.client.messages import Generation, Prompt
 from server.status import exit_code_of
-from server.terminal_client import TerminalClient
+from server.terminal.call_flags import add_call_flags, call_options_of, security_of
+from server.terminal.chat_session import ChatSession
+from server.terminal.control import CONTROL_COMMANDS, add_control_commands, run_control
+from server.terminal.options import add_sampling_flags, parse_token_ids, sampling_params_of
+from server.terminal.parser import ClientParser, Commands
+from server.terminal.terminal_client import TerminalClient
 from server.text import ChatMessage, TextDelta
 
 _ROLES = ("system", "user", "assistant")

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Protocol, TypeVar
 
-from server.client_messages import translated_errors
+from server.client.messages import translated_errors
 from server.pb import control_pb2 as pb
 from server.pb import control_pb2_grpc
 

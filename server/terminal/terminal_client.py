@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from omruntime.sampling_params import SamplingParams
 from server.client import Client
-from server.client_messages import (
+from server.client.messages import (
     CallOptions,
     Continuations,
     Generation,
@@ -23,7 +23,7 @@ from server.client_messages import (
     Scores,
     require_target,
 )
-from server.client_security import ClientSecurity
+from server.client.security import ClientSecurity
 from server.text import TextDelta
 
 T = TypeVar("T")

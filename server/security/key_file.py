@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from omruntime.errors import ConfigError
-from server.callers import Caller
+from server.security.callers import Caller
 
 # Every request is compared with every key, so that its time tells nothing: 0.3 ms at most.
 MAX_KEYS = 1000

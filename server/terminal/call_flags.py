@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from omruntime.scheduling import Scheduling, Urgency
-from server.client_messages import CallOptions
-from server.client_security import KEY_VARIABLE, ClientSecurity, read_api_key
+from server.client.messages import CallOptions
+from server.client.security import KEY_VARIABLE, ClientSecurity, read_api_key
 from server.text import OutputOptions
 
 

@@ -7,8 +7,8 @@ machine or holders of client certificates get in, and closed to strangers on a n
 from __future__ import annotations
 
 from omruntime.errors import ForbiddenError
-from server.access import Access
-from server.callers import caller_var
+from server.security.access import Access
+from server.security.callers import caller_var
 
 
 def require_steering(access: Access, what: str) -> None:

@@ -14,12 +14,12 @@ from google.protobuf.json_format import MessageToJson
 
 from omruntime.errors import RequestError
 from server.client import Client
-from server.client_call_flags import add_connection_flags, security_of
-from server.client_parser import ClientParser, Commands
-from server.client_tables import bucket_table, drain_line, load_lines
-from server.client_top import run_top
 from server.pb import control_pb2 as pb
-from server.terminal_client import TerminalClient
+from server.terminal.call_flags import add_connection_flags, security_of
+from server.terminal.parser import ClientParser, Commands
+from server.terminal.tables import bucket_table, drain_line, load_lines
+from server.terminal.terminal_client import TerminalClient
+from server.terminal.top import run_top
 
 T = TypeVar("T")
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from omruntime.errors import ConfigError
-from server.callers import Caller
-from server.key_file import (
+from server.security.callers import Caller
+from server.security.key_file import (
     KeyEntry,
     caller_from,
     hash_key,

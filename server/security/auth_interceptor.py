@@ -14,8 +14,8 @@ import grpc
 import grpc.aio
 
 from omruntime.errors import UnauthenticatedError
-from server.api_keys import HEADER, ApiKeys
-from server.callers import authenticate_var, renew_caller
+from server.security.api_keys import HEADER, ApiKeys
+from server.security.callers import authenticate_var, renew_caller
 from server.status import status_of
 
 logger = logging.getLogger(__name__)

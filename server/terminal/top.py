@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from server.pb import control_pb2 as pb
-from server.top_figures import FigureHistory
-from server.top_view import BARS, HEADINGS, frame, line
+from server.terminal.top_figures import FigureHistory
+from server.terminal.top_view import BARS, HEADINGS, frame, line
 
 # Another screen and no cursor, so that what was there comes back; then home, and what each line
 # and the screen has left of before is cleared. Every terminal since the VT100's heirs knows them.

@@ -14,9 +14,9 @@ from grpc_health.v1 import health_pb2
 
 from omruntime.outputs import EngineLoad
 from omruntime.sampling_params import SamplingParams
-from server.async_client_session import AsyncClientSession
-from server.async_control_calls import AsyncControlCalls
-from server.client_messages import (
+from server.client.async_control_calls import AsyncControlCalls
+from server.client.async_session import AsyncClientSession
+from server.client.messages import (
     CallOptions,
     Continuations,
     Generation,
@@ -33,9 +33,9 @@ from server.client_messages import (
     tokenize_request,
     translated_errors,
 )
-from server.client_retries import Retries, retried_async, retried_async_stream
-from server.client_security import ClientSecurity
-from server.client_stubs import HEALTH_RETRY_S, ClientStubs, not_ready
+from server.client.retries import Retries, retried_async, retried_async_stream
+from server.client.security import ClientSecurity
+from server.client.stubs import HEALTH_RETRY_S, ClientStubs, not_ready
 from server.grpc_messages import delta_from
 from server.pb import control_pb2, inference_pb2
 from server.text import ChatMessage, TextDelta

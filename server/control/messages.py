@@ -11,11 +11,11 @@ from omruntime.buckets import Phase
 from omruntime.engine_state import EngineState, SequenceState
 from omruntime.outputs import EngineLoad
 from omruntime.sequence import SequenceStatus
-from server.inspector import Look
+from server.control.inspector import Look
+from server.control.load_watch import LoadSnapshot
+from server.control.request_counts import Histogram
 from server.lifecycle import ServerState
-from server.load_watch import LoadSnapshot
 from server.pb import control_pb2 as pb
-from server.request_counts import Histogram
 
 STATE_TO_WIRE = {
     ServerState.LOADING: pb.SERVER_STATE_LOADING,

@@ -1,7 +1,4 @@
-"""Client and AsyncClient: the RPCs of a server as Python calls with the domain's types.
-
-Failed calls raise `CallError`. Needs no engine, no tokenizer and no bundle on this machine.
-"""
+"""Client: the RPCs of a server as blocking calls. Failed calls raise `CallError`."""
 
 from __future__ import annotations
 
@@ -17,9 +14,8 @@ from grpc_health.v1 import health_pb2
 from omruntime.outputs import EngineLoad
 from omruntime.owner_process import OwnerProcess
 from omruntime.sampling_params import SamplingParams
-from server.async_client import AsyncClient
-from server.async_client_session import AsyncClientSession
-from server.client_messages import (
+from server.client.control_calls import ControlCalls
+from server.client.messages import (
     CallOptions,
     Continuations,
     Generation,
@@ -36,24 +32,13 @@ from server.client_messages import (
     tokenize_request,
     translated_errors,
 )
-from server.client_retries import Retries, retried, retried_stream
-from server.client_security import ClientSecurity
-from server.client_session import ClientSession
-from server.client_stubs import HEALTH_RETRY_S, ClientStubs, not_ready
-from server.control_calls import ControlCalls
+from server.client.retries import Retries, retried, retried_stream
+from server.client.security import ClientSecurity
+from server.client.session import ClientSession
+from server.client.stubs import HEALTH_RETRY_S, ClientStubs, not_ready
 from server.grpc_messages import delta_from
 from server.pb import control_pb2, inference_pb2
 from server.text import ChatMessage, TextDelta
-
-__all__ = [
-    "AsyncClient",
-    "AsyncClientSession",
-    "CallOptions",
-    "Client",
-    "ClientSecurity",
-    "ClientSession",
-    "Retries",
-]
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _DEFAULT_PARAMS = SamplingParams()

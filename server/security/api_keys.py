@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from omruntime.errors import UnauthenticatedError
-from server.callers import Caller
-from server.key_file import hash_key, read_key_file
-from server.reloaded import Reloaded
+from server.security.callers import Caller
+from server.security.key_file import hash_key, read_key_file
+from server.security.reloaded import Reloaded
 
 HEADER = "authorization"
 _HOW = "send the header `authorization: Bearer KEY`"

@@ -13,10 +13,9 @@ import grpc
 
 from omruntime.errors import CallError
 from omruntime.sampling_params import SamplingParams
-from server.client_messages import CallOptions, Prompt, call_error
-from server.client_retries import Retries, retried_async_stream
-from server.pb import inference_pb2 as pb
-from server.session_frames import (
+from server.client.messages import CallOptions, Prompt, call_error
+from server.client.retries import Retries, retried_async_stream
+from server.client.session_frames import (
     Credits,
     Item,
     Readers,
@@ -25,6 +24,7 @@ from server.session_frames import (
     session_over,
     start_frame,
 )
+from server.pb import inference_pb2 as pb
 from server.text import TextDelta
 
 _DEFAULT_PARAMS = SamplingParams()

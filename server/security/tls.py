@@ -14,7 +14,7 @@ from pathlib import Path
 import grpc
 
 from omruntime.errors import ConfigError
-from server.reloaded import Reloaded
+from server.security.reloaded import Reloaded
 from server.settings import Settings
 
 

@@ -14,10 +14,9 @@ import grpc
 
 from omruntime.owner_process import OwnerProcess
 from omruntime.sampling_params import SamplingParams
-from server.client_messages import CallOptions, Prompt, call_error
-from server.client_retries import Retries, retried_stream
-from server.pb import inference_pb2 as pb
-from server.session_frames import (
+from server.client.messages import CallOptions, Prompt, call_error
+from server.client.retries import Retries, retried_stream
+from server.client.session_frames import (
     Credits,
     Item,
     Readers,
@@ -26,6 +25,7 @@ from server.session_frames import (
     session_over,
     start_frame,
 )
+from server.pb import inference_pb2 as pb
 from server.text import TextDelta
 
 _DEFAULT_PARAMS = SamplingParams()

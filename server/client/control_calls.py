@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Protocol, TypeVar
 
-from server.client_messages import translated_errors
+from server.client.messages import translated_errors
 from server.pb import control_pb2 as pb
 from server.pb import control_pb2_grpc
 

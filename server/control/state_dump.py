@@ -14,9 +14,9 @@ from itertools import groupby
 
 from omruntime.block_pool import BlockState
 from omruntime.engine_state import MAX_LISTED_BLOCKS
-from server.inspector import MAX_WAIT_S, Look
+from server.control.inspector import MAX_WAIT_S, Look
+from server.control.load_watch import LoadSnapshot
 from server.lifecycle import Lifecycle
-from server.load_watch import LoadSnapshot
 from server.logs import log_level
 from server.seams import EngineLike
 from server.settings import Settings

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from server.api_keys import ApiKeys
-from server.caller_limits import CallerLimits
 from server.lifecycle import Lifecycle
+from server.security.api_keys import ApiKeys
+from server.security.caller_limits import CallerLimits
+from server.security.tls import ServerTls, open_tls
 from server.settings import Settings, is_loopback
-from server.tls import ServerTls, open_tls
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""ControlService and what it shows and steers: load, buckets, state, draining."""

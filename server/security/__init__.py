@@ -1,0 +1,1 @@
+"""Who may call: TLS, API keys, their tenants and limits, and what strangers may read."""

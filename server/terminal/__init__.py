@@ -1,0 +1,1 @@
+"""`om-client`: the client in a terminal."""
