@@ -22,6 +22,12 @@ class Urgency(IntEnum):
     HIGH = 2
 
 
+# Service is counted in tokens divided by weight, and newcomers begin at the least count: one of
+# 1e300 would swallow what everybody else is charged until the server is idle.
+MIN_TENANT_WEIGHT = 1e-6
+MAX_TENANT_WEIGHT = 1e6
+
+
 @dataclass(frozen=True, slots=True)
 class Scheduling:
     """One request's wishes about its turn.
@@ -30,6 +36,7 @@ class Scheduling:
         urgency: Higher classes are admitted first, and may preempt lower ones.
         tenant: Whose request it is; tenants of one class share the engine by their weights.
         tenant_weight: The tenant's share against others'; the last request's counts.
+            1e-6 to 1e6.
         queue_timeout_s: Ends the request when it was not admitted so many seconds after it
             was submitted; None waits.
         deadline: Ends the request in any state; seconds of `time.monotonic`. None has none.
@@ -55,7 +62,13 @@ class Scheduling:
         """
         if self.urgency not in tuple(Urgency):
             raise RequestError(f"urgency is {self.urgency!r}, wanted {LOWEST} to {HIGHEST}")
-        for name in ("tenant_weight", "queue_timeout_s", "ttft_target_s", "itl_target_s"):
+        require_number("tenant_weight", self.tenant_weight)
+        if not MIN_TENANT_WEIGHT <= self.tenant_weight <= MAX_TENANT_WEIGHT:
+            raise RequestError(
+                f"tenant_weight is {self.tenant_weight}, wanted {MIN_TENANT_WEIGHT:g} to "
+                f"{MAX_TENANT_WEIGHT:g}"
+            )
+        for name in ("queue_timeout_s", "ttft_target_s", "itl_target_s"):
             value = getattr(self, name)
             if value is None:
                 continue

@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 import os
 import re
 import secrets
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from omruntime.errors import ConfigError
+from omruntime.scheduling import MAX_TENANT_WEIGHT, MIN_TENANT_WEIGHT
 from server.security.callers import Caller
 
 # Every request is compared with every key, so that its time tells nothing: 0.3 ms at most.
@@ -136,8 +136,11 @@ def caller_from(where: str, fields: Mapping[str, Any]) -> Caller:
             )
     weight = fields.get("tenant_weight", 1.0)
     is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
-    if not is_number or not 0 < weight < math.inf:
-        raise ConfigError(f"{where}: tenant_weight is {weight!r}, wanted a number above 0")
+    if not is_number or not MIN_TENANT_WEIGHT <= weight <= MAX_TENANT_WEIGHT:
+        raise ConfigError(
+            f"{where}: tenant_weight is {weight!r}, wanted a number from {MIN_TENANT_WEIGHT:g} "
+            f"to {MAX_TENANT_WEIGHT:g}"
+        )
     for field in _LIMITS:
         _require_limit(where, field, fields.get(field))
     operator = fields.get("operator", False)

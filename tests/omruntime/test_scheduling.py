@@ -22,6 +22,8 @@ def test_defaults_wish_for_nothing() -> None:
         ("urgency", -1),
         ("tenant_weight", 0.0),
         ("tenant_weight", float("inf")),
+        ("tenant_weight", 1e-300),
+        ("tenant_weight", 1e7),
         ("queue_timeout_s", 0),
         ("queue_timeout_s", "1"),
         ("queue_timeout_s", True),
