@@ -18,6 +18,12 @@ PRIOR_SECONDS_PER_WORK = 1e-6
 # A live step moves an estimate by a tenth of the difference, so it follows a device that slows
 # down within some dozens of steps and noise hardly moves it.
 EWMA_SHARE = 0.1
+# A faster step moves it by half: noise makes steps slower and hardly ever faster.
+FASTER_SHARE = 0.5
+# What a step in a bucket takes from the predictions of those that would have done as well and are
+# believed dearer: an estimate from a time when others used the cores is tried again after some
+# hundred steps. If it was right, that costs one dear step in some hundred.
+DOUBT = 0.002
 # One step counts as at most this many times slower or faster than expected: a pause of the whole
 # machine moves an estimate by a tenth, and a lasting change is followed all the same.
 OUTLIER_RATIO = 2.0
@@ -32,6 +38,7 @@ class CostTable:
 
     def __init__(self, buckets: Iterable[Bucket], block_size: int) -> None:
         self._works = {bucket: bucket.padded_work(block_size) for bucket in buckets}
+        self._smaller = {b: [o for o in self._works if _replaces(o, b)] for b in self._works}
         self._measured: dict[Bucket, float] = {}
         self._predicted: dict[Bucket, float] = {}
         self.switch_s = 0.0
@@ -74,8 +81,11 @@ class CostTable:
         if known is None:
             return
         seconds = min(max(seconds, known / OUTLIER_RATIO), known * OUTLIER_RATIO)
-        known += EWMA_SHARE * (seconds - known)
+        known += (FASTER_SHARE if seconds < known else EWMA_SHARE) * (seconds - known)
         self._measured[bucket] = self._predicted[bucket] = known
+        for smaller in self._smaller[bucket]:
+            if self._predicted[smaller] > known:
+                self._predicted[smaller] *= 1 - DOUBT
 
     def _predict(self) -> None:
         scales = {phase: self._scale(phase) for phase in Phase}
@@ -87,3 +97,12 @@ class CostTable:
         ratios = [s / self._works[b] for b, s in self._measured.items() if b.phase is phase]
         ratios = ratios or [s / self._works[b] for b, s in self._measured.items()]
         return statistics.median(ratios) if ratios else PRIOR_SECONDS_PER_WORK
+
+
+def _replaces(small: Bucket, large: Bucket) -> bool:
+    """Whether a bucket does less than another of its phase, so that it often would do as well."""
+    return (
+        small != large
+        and small.phase is large.phase
+        and large.covers(small.batch, small.tokens, small.past_blocks)
+    )

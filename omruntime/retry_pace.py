@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 
 # Departures that the rate is taken from: enough to even out a step that admits several at once.
+# Only time in which somebody waited counts: an idle hour says nothing of how fast places come free.
 MAX_DEPARTURES = 64
 # Before the queue has moved at all. A step takes far less, an answer rarely more than a few.
 UNKNOWN_S = 1.0
@@ -25,13 +26,27 @@ class RetryPace:
     """
 
     def __init__(self) -> None:
+        # Seconds since the one before left, or since somebody waits; and the tokens that left.
         self._departures: deque[tuple[float, int]] = deque(maxlen=MAX_DEPARTURES)
+        # Somebody waits since then, and nobody has left.
+        self._since = 0.0
         # The place that was promised last comes free at that time.
         self._promised_until = 0.0
 
-    def left(self, num_tokens: int, now: float) -> None:
+    def began(self, now: float) -> None:
+        """Somebody waits, and nobody did before."""
+        self._since = now
+
+    def left(self, num_tokens: int, now: float, *, others_wait: bool) -> None:
         """A request of so many tokens has left the queue."""
-        self._departures.append((now, num_tokens))
+        gap_s, self._since = now - self._since, now
+        # One that found the engine idle says nothing of the pace under load.
+        if others_wait or gap_s >= LEAST_S:
+            self._departures.append((gap_s, num_tokens))
+
+    def emptied(self) -> None:
+        """Nobody waits any more, so there is room for all that were promised some."""
+        self._promised_until = 0.0
 
     def wait_for_request(self, now: float) -> float:
         """Seconds until a caller finds a place where the number of requests is the limit."""
@@ -61,14 +76,12 @@ class RetryPace:
         return max(LEAST_S, self._promised_until - now)
 
     def _seconds_each(self, now: float) -> tuple[float, float] | tuple[None, None]:
-        """Seconds for a request and for a token to leave; None before two requests have left.
+        """Seconds for a request and for a token to leave; None before a request has left.
 
         By the latest departures, up to now, so that a queue that stands still slows down.
         """
-        if len(self._departures) < 2:
+        if not self._departures:
             return None, None
-        # The first one only begins the time.
-        began, first_tokens = self._departures[0]
-        elapsed = now - began
-        num_tokens = sum(tokens for _, tokens in self._departures) - first_tokens
-        return elapsed / (len(self._departures) - 1), elapsed / max(1, num_tokens)
+        elapsed = sum(gap_s for gap_s, _ in self._departures) + now - self._since
+        num_tokens = sum(tokens for _, tokens in self._departures)
+        return elapsed / len(self._departures), elapsed / max(1, num_tokens)

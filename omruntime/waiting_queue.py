@@ -93,6 +93,8 @@ class WaitingQueue:
 
     def insert(self, sequence: Sequence) -> None:
         """Put a sequence in its place, whatever the limits say."""
+        if not self._num_sequences:
+            self._pace.began(self._clock())
         self._place(sequence)
         self._num_sequences += 1
         self._num_by_own_urgency[sequence.request.scheduling.urgency] += 1
@@ -105,7 +107,10 @@ class WaitingQueue:
         self._num_by_own_urgency[sequence.request.scheduling.urgency] -= 1
         self.num_tokens -= len(sequence.token_ids)
         if sequence.num_preemptions == 0:  # others had left before
-            self._pace.left(len(sequence.token_ids), self._clock())
+            others_wait = self._num_sequences > 0
+            self._pace.left(len(sequence.token_ids), self._clock(), others_wait=others_wait)
+        if not self._num_sequences:
+            self._pace.emptied()
 
     def age(self, now: float) -> None:
         """Raise those that have waited for `AGEING_S` by one class; `now` is monotonic seconds."""

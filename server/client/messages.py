@@ -264,7 +264,8 @@ def call_error(error: grpc.RpcError, target: str) -> CallError:
     code, details = error.code(), error.details() or ""
     retry_after_s = retry_after_of(error.trailing_metadata())
     if code is grpc.StatusCode.UNAVAILABLE and _is_unreachable(details):
-        return CallError(code.name, f"no server answers at {target}: {details}", is_unsent=True)
+        reason = f"no server answers at {target}: {details}{_tls_hint(details)}"
+        return CallError(code.name, reason, is_unsent=True)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return CallError(code.name, f"the deadline passed before {target} answered in full")
     return CallError(code.name, details or code.name, retry_after_s)
@@ -274,3 +275,14 @@ def _is_unreachable(details: str) -> bool:
     """Whether gRPC itself, and not our server, reported UNAVAILABLE."""
     marks = ("failed to connect", "dns resolution", "connection refused", "name resolution")
     return any(mark in details.lower() for mark in marks)
+
+
+def _tls_hint(details: str) -> str:
+    """What to do when something answers that does not speak as this client does."""
+    marks = ("socket closed", "handshake", "ssl", "verification", "certificate")
+    if not any(mark in details.lower() for mark in marks):
+        return ""
+    return (
+        "; if the server uses TLS, give its roots (tls_ca, --tls-ca), its name where that differs "
+        "(tls_server_name), and a certificate of your own where it asks for one (tls_cert, tls_key)"
+    )

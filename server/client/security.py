@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
+from typing import TypeAlias
 
 import grpc
 import grpc.aio
@@ -16,6 +18,8 @@ from omruntime.errors import RequestError
 from server.client.messages import CHANNEL_OPTIONS
 
 KEY_VARIABLE = "OMSERVE_API_KEY"
+
+FileName: TypeAlias = str | PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +36,9 @@ class ClientSecurity:
         api_key: Sent with every call; without TLS everybody on the way can read it.
     """
 
-    tls_ca: Path | None = None
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
+    tls_ca: FileName | None = None
+    tls_cert: FileName | None = None
+    tls_key: FileName | None = None
     tls_server_name: str | None = None
     api_key: str | None = field(default=None, repr=False)
 
@@ -99,10 +103,10 @@ def read_api_key(path: Path | None, environ: Mapping[str, str]) -> str | None:
         raise RequestError(f"cannot read the API key from {path}: {error}") from error
 
 
-def _read(path: Path | None) -> bytes | None:
+def _read(path: FileName | None) -> bytes | None:
     if path is None:
         return None
     try:
-        return path.read_bytes()
+        return Path(path).read_bytes()
     except OSError as error:
         raise RequestError(f"cannot read {path}: {error.strerror or error}") from error

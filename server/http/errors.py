@@ -93,6 +93,12 @@ def invalid_body_of(error: RequestValidationError) -> tuple[str, str | None]:
     place = [str(part) for part in first["loc"] if part != "body"]
     if first["type"] == "json_invalid":
         return f"the body is not JSON: {first.get('ctx', {}).get('error', first['msg'])}", None
+    if isinstance(first.get("input"), bytes):
+        # Only a body that is not said to be JSON comes here unread.
+        return (
+            "the body is not said to be JSON; send the header content-type: application/json",
+            None,
+        )
     # Not the whole of a list of a million.
     given = reprlib.repr(first.get("input"))
     message = f"{'.'.join(place) or 'body'}: {first['msg']}; got {given[:200]}"

@@ -25,7 +25,7 @@ class Caller:
         tenant_weight: The tenant's share against others'.
         max_concurrent_requests: Requests that may run or wait at once; 0 allows none, for a key
             that only reads metrics. None: no limit, as below.
-        requests_per_minute: Requests that may begin.
+        requests_per_minute: Requests that may be sent, those that are refused among them.
         tokens_per_minute: Tokens of prompts and answers, counted when a request ends, so the
             requests that run when it is reached still finish.
         operator: Whether it may steer the server and look at everybody's requests, see

@@ -86,6 +86,11 @@ def _parser() -> argparse.ArgumentParser:
 def _add(path: Path, entries: tuple[KeyEntry, ...], arguments: argparse.Namespace) -> None:
     fields = {k: v for k, v in vars(arguments).items() if v is not None}
     caller = caller_from("keys add", fields)
+    if any(entry.caller.name == caller.name for entry in entries):
+        raise ConfigError(
+            f"{path} has a key of the name {caller.name!r} already; choose another name, or take "
+            f"the old one out: om-serve keys remove {caller.name}"
+        )
     key = make_key()
     write_key_file(path, require_distinct(path, [*entries, KeyEntry(hash_key(key), caller)]))
     print(key)

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from omruntime.buckets import Bucket, BucketTable, Phase
-from omruntime.cost_table import EWMA_SHARE, OUTLIER_RATIO, PRIOR_SECONDS_PER_WORK, CostTable
+from omruntime.cost_table import (
+    EWMA_SHARE,
+    FASTER_SHARE,
+    OUTLIER_RATIO,
+    PRIOR_SECONDS_PER_WORK,
+    CostTable,
+)
 
 SMALL, LARGE = Bucket(Phase.DECODE, 1, 1, 4), Bucket(Phase.DECODE, 8, 1, 4)
 CHUNK = Bucket(Phase.PREFILL, 1, 16, 4)
@@ -47,7 +53,7 @@ def test_live_steps_correct_slowly_and_outliers_hardly() -> None:
     assert costs.seconds(SMALL) == pytest.approx(1.0 + EWMA_SHARE * (OUTLIER_RATIO - 1))
     costs.measure(SMALL, 1.0)
     costs.refine(SMALL, 0.0)
-    assert costs.seconds(SMALL) == pytest.approx(1.0 - EWMA_SHARE * (1 - 1 / OUTLIER_RATIO))
+    assert costs.seconds(SMALL) == pytest.approx(1.0 - FASTER_SHARE * (1 - 1 / OUTLIER_RATIO))
 
 
 def test_a_lasting_change_is_followed() -> None:
@@ -56,6 +62,24 @@ def test_a_lasting_change_is_followed() -> None:
     for _ in range(100):
         costs.refine(SMALL, 10.0)
     assert costs.seconds(SMALL) == pytest.approx(10.0, rel=0.01)
+
+
+@pytest.mark.parametrize(("true_s", "most_tries"), [(0.02, None), (0.15, 10)])
+def test_an_old_estimate_is_tried_again(true_s: float, most_tries: int | None) -> None:
+    """One that is wrong by now is corrected; one that is right costs a dear step now and then."""
+    table, costs = BucketTable(BUCKETS, 16), make_table()
+    for bucket, seconds in ((SMALL, 0.15), (LARGE, 0.1), (CHUNK, 1.0)):
+        costs.measure(bucket, seconds)
+    picked = []
+    for _ in range(1000):
+        bucket = table.pick(Phase.DECODE, 1, 1, 1, costs.seconds)
+        costs.refine(bucket, true_s if bucket == SMALL else 0.1)
+        picked.append(bucket)
+    if most_tries is None:
+        assert picked[-700:] == [SMALL] * 700
+        assert costs.seconds(SMALL) == pytest.approx(true_s, rel=0.01)
+    else:
+        assert 1 <= picked.count(SMALL) <= most_tries
 
 
 def test_what_was_never_measured_keeps_its_prior() -> None:

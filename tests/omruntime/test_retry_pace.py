@@ -16,8 +16,9 @@ from omruntime.waiting_queue import WaitingQueue
 def pace_of(num_left: int, every_s: float, num_tokens: int = 10) -> RetryPace:
     """After `num_left` departures, the last at time 100."""
     pace = RetryPace()
+    pace.began(100.0 - num_left * every_s)
     for number in range(num_left):
-        pace.left(num_tokens, 100.0 - (num_left - 1 - number) * every_s)
+        pace.left(num_tokens, 100.0 - (num_left - 1 - number) * every_s, others_wait=True)
     return pace
 
 
@@ -32,7 +33,7 @@ def test_those_who_are_refused_together_are_told_one_time_after_the_other() -> N
     assert told == pytest.approx([2.0, 4.0, 6.0])
     # When those times have passed, the next one waits for one place again. Nothing has left
     # since, so places take longer by now.
-    assert pace.wait_for_request(108.0) == pytest.approx((108.0 - 92.0) / 4)
+    assert pace.wait_for_request(108.0) == pytest.approx((5 * 2.0 + 8.0) / 5)
 
 
 def test_tokens_wait_for_tokens() -> None:
@@ -42,12 +43,25 @@ def test_tokens_wait_for_tokens() -> None:
 
 
 def test_a_queue_that_stands_still_tells_longer_times() -> None:
-    assert pace_of(5, 1.0).wait_for_request(116.0) == pytest.approx(5.0)
+    assert pace_of(5, 1.0).wait_for_request(115.0) == pytest.approx(4.0)
 
 
-@pytest.mark.parametrize("num_left", [0, 1])
-def test_nothing_is_known_before_the_queue_has_moved(num_left: int) -> None:
-    pace = pace_of(num_left, 1.0)
+def test_an_idle_time_says_nothing_and_ends_all_promises() -> None:
+    pace = pace_of(4, 2.0)
+    assert [pace.wait_for_request(100.0) for _ in range(5)][-1] == pytest.approx(10.0)
+    pace.left(10, 102.0, others_wait=False)
+    pace.emptied()
+    # Requests that are admitted at once, far apart, do not slow the pace down, nor speed it up.
+    for second in range(20):
+        pace.began(1000.0 + second)
+        pace.left(10, 1000.01 + second, others_wait=False)
+        pace.emptied()
+    pace.began(2000.0)
+    assert pace.wait_for_request(2000.0) == pytest.approx(2.0)
+
+
+def test_nothing_is_known_before_the_queue_has_moved() -> None:
+    pace = pace_of(0, 1.0)
     assert pace.wait_for_request(101.0) == UNKNOWN_S
     assert pace.wait_for_tokens(3, 3, 101.0) == UNKNOWN_S
 
@@ -89,6 +103,7 @@ def test_the_queue_tells_its_own_pace() -> None:
     again.num_preemptions = 1
     queue.insert(again)
     queue.remove(again)
+    clock.now += 500.0
     queue.insert(waiter(5, 40))
     assert refused(lambda: queue.require_room(80)) == pytest.approx(20 * 9.0 / 30)
     queue.insert(waiter(6, 40))

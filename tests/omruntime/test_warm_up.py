@@ -46,10 +46,18 @@ def test_the_second_run_counts_as_the_first_pays_for_first_touch() -> None:
 def test_what_is_known_is_run_once_and_not_measured_again() -> None:
     costs, device = CostTable(BUCKETS, 16), TimedDevice()
     for bucket in BUCKETS:
-        costs.measure(bucket, 7.0)
+        costs.measure(bucket, 1e-3)
     assert not run(device, costs)
     assert device.runs == list(BUCKETS)
-    assert set(costs.measured.values()) == {7.0}
+    assert set(costs.measured.values()) == {1e-3}
+
+
+def test_a_run_faster_than_what_is_known_counts() -> None:
+    costs, device = CostTable(BUCKETS, 16), TimedDevice()
+    for bucket in BUCKETS:
+        costs.measure(bucket, 1.15)
+    assert run(device, costs)
+    assert dict(costs.measured) == {ONE: pytest.approx(1.1), MANY: 1.15, CHUNK: 1.15}
 
 
 def test_a_switch_cost_is_measured_and_noise_is_none() -> None:

@@ -71,7 +71,7 @@ def test_a_rewritten_file_keeps_its_mode_and_its_link(path: Path) -> None:
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["add", "alice"], "has the name of 'alice' twice"),
+        (["add", "alice"], "has a key of the name 'alice' already"),
         (["add", "a b"], "name is 'a b'"),
         (["add", "x" * 65], "wanted 1 to 64 letters"),
         (["add", "bob", "--tenant", "a:b"], "tenant is 'a:b'"),

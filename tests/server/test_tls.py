@@ -100,6 +100,11 @@ def test_both_ports_speak_tls_and_nothing_else(files: Files) -> None:
     with FakeServer(files.settings()) as server:
         assert ask_both(server, security(files.authority)) == SERVED
         assert ask_grpc(server, ClientSecurity()) == "UNAVAILABLE"
+        with (
+            Client(f"localhost:{server.port}") as client,
+            pytest.raises(CallError, match=r"if the server uses TLS.*--tls-ca"),
+        ):
+            client.generate("x")
         with pytest.raises(httpx.TransportError):
             httpx.get(f"http://localhost:{server.http_port}/health", trust_env=False)
 
@@ -166,7 +171,7 @@ def test_a_damaged_new_certificate_keeps_the_old_one(
 
 def test_the_async_client_speaks_tls_by_another_name(files: Files) -> None:
     async def run(port: int) -> str:
-        given = ClientSecurity(tls_ca=files.authority.path, tls_server_name="localhost")
+        given = ClientSecurity(tls_ca=str(files.authority.path), tls_server_name="localhost")
         async with AsyncClient(f"ipv4:127.0.0.1:{port}", given) as client:
             await client.wait_ready(10)
             return (await client.generate("x")).answers[0].text

@@ -59,3 +59,11 @@ def test_whole_pairs_and_a_mark_of_order_are_fine(server: Serving) -> None:
     body = rb'{"input": "\ud83d\udc4b", "metadata": {"a": "\ud83d\udc4b"}}'
     reply = post(server, "/v1/responses", b"\xef\xbb\xbf" + body).json()
     assert reply["metadata"] == {"a": "👋"}
+
+
+def test_a_body_that_is_not_said_to_be_json(server: Serving) -> None:
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    url = f"{server.url}/v1/completions"
+    reply = httpx.post(url, content=b'{"prompt": "x"}', headers=headers, timeout=20)
+    assert reply.status_code == 400
+    assert "send the header content-type: application/json" in reply.json()["error"]["message"]

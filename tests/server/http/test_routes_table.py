@@ -1,0 +1,25 @@
+"""The README's table of HTTP routes is the gateway's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+
+from tests.server.http.serving import serving
+
+README = Path(__file__).parents[3] / "README.md"
+METHODS = ("GET", "POST")
+
+
+def test_the_table_of_routes_is_the_one_of_the_gateway() -> None:
+    with serving(lambda _request: []) as gateway:
+        document = httpx.get(f"{gateway.url}/openapi.json", timeout=60).json()
+    wanted = [
+        f"| `{method.upper()} {path}` | {route['description'].splitlines()[0]} |"
+        for path, routes in document["paths"].items()
+        for method, route in routes.items()
+    ]
+    lines = README.read_text(encoding="utf-8").splitlines()
+    starts = tuple(f"| `{method} /" for method in METHODS)
+    assert [line for line in lines if line.startswith(starts)] == wanted
