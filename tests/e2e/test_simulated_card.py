@@ -22,7 +22,7 @@ from tests.e2e.hf_reference import QUESTIONS
 from tests.e2e.server_child import ServerChild
 
 NUM_PROMPTS = 16
-NUM_NEW_TOKENS = 48
+NUM_NEW_TOKENS = 64
 GREEDY = SamplingParams(temperature=0.0, max_new_tokens=NUM_NEW_TOKENS, ignore_eos=True)
 # Small blocks and few of them, so that sixteen answers cannot all keep what they need.
 GEARS = {
