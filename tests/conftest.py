@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @contextmanager
-def _alone(name: str) -> Iterator[Path]:
+def made_alone(name: str) -> Iterator[Path]:
     """The cache folder while no other test session makes `name` in it."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / f"{name}.lock").open("w") as lock:
@@ -52,14 +52,14 @@ def _alone(name: str) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def smollm2_gguf() -> Path:
     """SmolLM2-135M-Instruct, a GGUF file of 98 MB."""
-    with _alone("smollm2-weights"):
+    with made_alone("smollm2-weights"):
         return fetch_weights(SMOLLM2)
 
 
 @pytest.fixture(scope="session")
 def gemma3_gguf() -> Path:
     """Gemma 3 270M, a base model without chat template; a GGUF file of 253 MB."""
-    with _alone("gemma3-weights"):
+    with made_alone("gemma3-weights"):
         return fetch_weights(GEMMA3)
 
 
@@ -71,7 +71,7 @@ def smollm2_bundle(smollm2_gguf: Path) -> Path:
 
 def built(checkpoint: Path, name: str, options: tuple[str, ...]) -> Path:
     """A bundle that `export-om build` makes once."""
-    with _alone(name) as cache, (cache / f"{name}.log").open("w+") as log:
+    with made_alone(name) as cache, (cache / f"{name}.log").open("w+") as log:
         output = cache / name
         try:
             ensure_bundle(checkpoint, output, options, log)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from server.client import Client
-from tests.conftest import CACHE
+from tests.conftest import made_alone
 from tests.e2e.hf_reference import QUESTIONS, Reference, chat_references
 from tests.e2e.server_child import SHORT_CONTEXT, ServerChild
 
@@ -24,14 +24,15 @@ def smollm2_references(smollm2_gguf: Path) -> list[Reference]:
         "weights": smollm2_gguf.stat().st_size,
         "tools": [version("torch"), version("transformers")],
     }
-    path = CACHE / "smollm2-references.json"
-    kept = json.loads(path.read_text()) if path.exists() else {}
-    if kept.get("made_of") != made_of:
-        kept = {
-            "made_of": made_of,
-            "references": [asdict(reference) for reference in chat_references(smollm2_gguf)],
-        }
-        path.write_text(json.dumps(kept))
+    with made_alone("smollm2-references") as folder:
+        path = folder / "smollm2-references.json"
+        kept = json.loads(path.read_text()) if path.exists() else {}
+        if kept.get("made_of") != made_of:
+            kept = {
+                "made_of": made_of,
+                "references": [asdict(reference) for reference in chat_references(smollm2_gguf)],
+            }
+            path.write_text(json.dumps(kept))
     return [
         Reference(tuple(r["prompt"]), tuple(r["token_ids"]), tuple(r["gaps"]))
         for r in kept["references"]
