@@ -60,16 +60,57 @@ def load_hf(checkpoint: Path) -> tuple[AutoModelForCausalLM, AutoTokenizer]:
 
 
 def chat_references(checkpoint: Path) -> list[Reference]:
-    """HF's greedy answers to all questions, each generated alone."""
+    """HF's greedy answers to all questions, each as if generated alone.
+
+    They are guessed together, which takes a tenth of the time, and confirmed one by one.
+    """
     model, tokenizer = load_hf(checkpoint)
-    references = []
-    for question in QUESTIONS:
-        chat = [{"role": "user", "content": question}]
-        prompt = tokenizer.apply_chat_template(
-            chat, add_generation_prompt=True, tokenize=True, return_dict=True
+    prompts = [
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": question}],
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=True,
         )["input_ids"]
-        references.append(greedy(model, prompt))
-    return references
+        for question in QUESTIONS
+    ]
+    guesses = guess_together(model, prompts)
+    return [
+        confirmed(model, prompt, guess) or greedy(model, prompt)
+        for prompt, guess in zip(prompts, guesses, strict=True)
+    ]
+
+
+def guess_together(
+    model: AutoModelForCausalLM, prompts: Sequence[Sequence[int]]
+) -> list[tuple[int, ...]]:
+    """HF's greedy answers in one padded batch, each up to its end token."""
+    longest = max(map(len, prompts))
+    padded = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts])
+    real = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    output = model.generate(
+        padded,
+        attention_mask=real,
+        do_sample=False,
+        max_new_tokens=NUM_NEW_TOKENS,
+        pad_token_id=0,
+    )
+    eos = model.generation_config.eos_token_id
+    answers = output[:, longest:].tolist()
+    return [tuple(a[: a.index(eos) + 1] if eos in a else a) for a in answers]
+
+
+def confirmed(
+    model: AutoModelForCausalLM, prompt: Sequence[int], guess: tuple[int, ...]
+) -> Reference | None:
+    """The guess, if each of its tokens is the best behind all before it, the prompt being alone."""
+    with torch.inference_mode():
+        logits = model(torch.tensor([[*prompt, *guess]])).logits[0, len(prompt) - 1 : -1]
+    best = logits.topk(2)
+    if best.indices[:, 0].tolist() != list(guess):
+        return None
+    gaps = best.values[:, 0] - best.values[:, 1]
+    return Reference(tuple(prompt), guess, tuple(gaps.tolist()))
 
 
 def greedy(model: AutoModelForCausalLM, prompt: Sequence[int]) -> Reference:
