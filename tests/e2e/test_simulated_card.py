@@ -23,6 +23,8 @@ from tests.e2e.server_child import ServerChild
 
 NUM_PROMPTS = 16
 NUM_NEW_TOKENS = 64
+# Answers that may leave the reference at a near tie; one of sixteen does where this was written.
+MOST_TIES = 3
 GREEDY = SamplingParams(temperature=0.0, max_new_tokens=NUM_NEW_TOKENS, ignore_eos=True)
 # Small blocks and few of them, so that sixteen answers cannot all keep what they need.
 GEARS = {
@@ -85,13 +87,16 @@ def test_sixteen_answers_equal_the_float16_graph_under_preemption(
     assert "leak" not in log
     tie = near_tie(bundle)
     references = float16_answers(bundle, token_ids, NUM_NEW_TOKENS)
+    num_ties = 0
     for answer, reference in zip(answers, references, strict=True):
         for got, wanted, gap in zip(
             answer.token_ids, reference.token_ids, reference.gaps, strict=True
         ):
             if got != wanted:
                 assert gap < tie, (answer.token_ids, reference)
+                num_ties += 1
                 break
+    assert num_ties <= MOST_TIES
 
 
 def test_the_bundle_says_that_it_is_simulated(bundle: Path) -> None:
