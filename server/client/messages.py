@@ -48,6 +48,9 @@ _TARGET = re.compile(
     r"(unix:.+|(dns:(//[^/]*/)?|ipv4:|ipv6:)?(\[[0-9A-Fa-f:.%\w]+\]|[^\[\]:/\s]+):\d{1,5})"
 )
 
+_ONE_ADDRESS = re.compile(r"unix:|ipv4:|(ipv6:)?\[|[\d.]+:\d+$")
+"""A target that is an address and no name, as far as `_TARGET` lets it be."""
+
 
 @dataclass(frozen=True, slots=True)
 class Generation:
@@ -264,7 +267,7 @@ def call_error(error: grpc.RpcError, target: str) -> CallError:
     code, details = error.code(), error.details() or ""
     retry_after_s = retry_after_of(error.trailing_metadata())
     if code is grpc.StatusCode.UNAVAILABLE and _is_unreachable(details):
-        reason = f"no server answers at {target}: {details}{_tls_hint(details)}"
+        reason = f"no server answers at {target}: {details}{tls_hint(details, target)}"
         return CallError(code.name, reason, is_unsent=True)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return CallError(code.name, f"the deadline passed before {target} answered in full")
@@ -273,16 +276,29 @@ def call_error(error: grpc.RpcError, target: str) -> CallError:
 
 def _is_unreachable(details: str) -> bool:
     """Whether gRPC itself, and not our server, reported UNAVAILABLE."""
-    marks = ("failed to connect", "dns resolution", "connection refused", "name resolution")
+    marks = (
+        "failed to connect",
+        "connection refused",
+        "dns resolution",
+        "name resolution",
+        "errors resolving",
+    )
     return any(mark in details.lower() for mark in marks)
 
 
-def _tls_hint(details: str) -> str:
-    """What to do when something answers that does not speak as this client does."""
+def tls_hint(details: str, target: str) -> str:
+    """What to do when something answers that does not speak as this client does.
+
+    gRPC tells what became of the last address it tried. Of a name's several addresses, such as
+    ::1 and 127.0.0.1 of localhost, another may have answered with TLS while the last refused.
+    """
     marks = ("socket closed", "handshake", "ssl", "verification", "certificate")
-    if not any(mark in details.lower() for mark in marks):
-        return ""
-    return (
-        "; if the server uses TLS, give its roots (tls_ca, --tls-ca), its name where that differs "
+    remedy = (
+        "if the server uses TLS, give its roots (tls_ca, --tls-ca), its name where that differs "
         "(tls_server_name), and a certificate of your own where it asks for one (tls_cert, tls_key)"
     )
+    if any(mark in details.lower() for mark in marks):
+        return f"; {remedy}"
+    if "last error" in details and not _ONE_ADDRESS.match(target):
+        return f"; other addresses of that name may have answered: {remedy}"
+    return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import shutil
 import ssl
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from omruntime.errors import CallError, ConfigError, RequestError
 from server.client import AsyncClient, Client
+from server.client.messages import tls_hint
 from server.client.security import ClientSecurity
 from server.security.tls import ServerTls, TlsFiles
 from server.settings import Settings
@@ -100,13 +102,52 @@ def test_both_ports_speak_tls_and_nothing_else(files: Files) -> None:
     with FakeServer(files.settings()) as server:
         assert ask_both(server, security(files.authority)) == SERVED
         assert ask_grpc(server, ClientSecurity()) == "UNAVAILABLE"
-        with (
-            Client(f"localhost:{server.port}") as client,
-            pytest.raises(CallError, match=r"if the server uses TLS.*--tls-ca"),
-        ):
-            client.generate("x")
         with pytest.raises(httpx.TransportError):
             httpx.get(f"http://localhost:{server.http_port}/health", trust_env=False)
+
+
+CLOSED = (
+    "failed to connect to all addresses; last error: UNAVAILABLE: ipv4:127.0.0.1:7: Socket closed"
+)
+REFUSED_V6 = (
+    "failed to connect to all addresses; last error: UNKNOWN: ipv6:%5B::1%5D:7: "
+    "Failed to connect to remote host: connect: Connection refused (111)"
+)
+REFUSED_V4 = (
+    "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:7: "
+    "Failed to connect to remote host: Connection refused"
+)
+
+
+@pytest.mark.parametrize(
+    ("details", "target", "hints"),
+    [
+        (CLOSED, "localhost:7", True),
+        (CLOSED, "127.0.0.1:7", True),
+        (REFUSED_V6, "localhost:7", True),
+        (REFUSED_V4, "dns:localhost:7", True),
+        (REFUSED_V6, "[::1]:7", False),
+        (REFUSED_V6, "ipv6:[::1]:7", False),
+        (REFUSED_V4, "127.0.0.1:7", False),
+        (REFUSED_V4, "ipv4:127.0.0.1:7", False),
+        ("errors resolving nohost:7: Domain name not found", "nohost:7", False),
+    ],
+)
+def test_tls_is_hinted_at_whenever_an_address_may_have_answered_so(
+    details: str, target: str, hints: bool
+) -> None:
+    """gRPC names one address of a name's: which one depends on the machine and on chance."""
+    assert bool(re.search(r"if the server uses TLS.*--tls-ca", tls_hint(details, target))) is hints
+
+
+def test_tls_is_hinted_at_by_a_call_without_it(files: Files) -> None:
+    with FakeServer(files.settings()) as server:
+        for target in (f"localhost:{server.port}", f"127.0.0.1:{server.port}"):
+            with (
+                Client(target) as client,
+                pytest.raises(CallError, match=r"no server answers.*if the server uses TLS"),
+            ):
+                client.generate("x")
 
 
 def test_a_server_of_another_authority_is_refused_by_clients(files: Files, tmp_path: Path) -> None:
