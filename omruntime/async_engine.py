@@ -79,12 +79,16 @@ class AsyncEngine:
     """
 
     def __init__(
-        self, open_engine: Callable[[], Engine], manifest: Manifest, limits: EngineLimits
+        self,
+        open_engine: Callable[[Callable[[str], None]], Engine],
+        manifest: Manifest,
+        limits: EngineLimits,
     ) -> None:
         """Prepare; nothing runs before `start`.
 
         Args:
-            open_engine: Opens device and engine; called in the engine thread.
+            open_engine: Opens device and engine; called in the engine thread, with whom to tell
+                each stage.
         """
         self.manifest = manifest
         self.limits = limits
@@ -113,7 +117,11 @@ class AsyncEngine:
         """
         manifest = Manifest.read(bundle)
         limits = resolve_limits(settings, manifest)
-        return AsyncEngine(lambda: Engine.open(bundle, settings), manifest, limits)
+
+        def open_engine(on_stage: Callable[[str], None]) -> Engine:
+            return Engine.open(bundle, settings, on_stage)
+
+        return AsyncEngine(open_engine, manifest, limits)
 
     def start(self, progress: Callable[[str], None]) -> None:
         """Load the bundle and run every bucket once; returns when the engine takes requests.
@@ -268,8 +276,7 @@ class AsyncEngine:
             engine.close()
 
     def _open_and_warm_up(self) -> Engine:
-        self._progress("loading the bundle")
-        engine = self._open_engine()
+        engine = self._open_engine(self._progress)
         try:
             engine.warm_up(self._report_warm_up)
         except BaseException:

@@ -74,11 +74,13 @@ class Engine:
         bundle: Path,
         settings: EngineSettings,
         options_of: Callable[[EngineSettings, CostTable], SchedulerOptions] | None = None,
+        on_stage: Callable[[str], None] = lambda _line: None,
     ) -> None:
         """Load a bundle onto an open device.
 
         Args:
             options_of: The scheduler's, for comparisons of policies; None follows the settings.
+            on_stage: Called with one line for humans before what may take long.
 
         Raises:
             BundleError: The bundle is damaged or made for another device.
@@ -99,6 +101,7 @@ class Engine:
         self._device = device
         # The budget first: what does not fit is refused before anything is reserved.
         plan_memory(device, manifest, bundle, self.limits.num_blocks).require_fits(device)
+        on_stage(f"reserving {self.limits.num_blocks} KV blocks")
         self._kv_cache = KVCache(device, manifest.model, manifest.kv, self.limits.num_blocks)
         self._pool = BlockPool(self.limits.num_blocks)
         self._cache = self._new_prefix_cache(settings) if settings.enable_prefix_cache else None
@@ -121,7 +124,9 @@ class Engine:
             (options_of or _scheduler_options)(settings, self._costs),
         )
         self._sampler = Sampler(manifest.model.vocab_size, manifest.model.eos_token_ids)
-        self._executor = GraphExecutor(device, manifest, bundle, self._kv_cache, self.profiler)
+        self._executor = GraphExecutor(
+            device, manifest, bundle, self._kv_cache, self.profiler, on_stage
+        )
         self._grammars = GrammarCache(lambda: open_compiler(bundle, manifest.model))
         self._check_every = settings.check_invariants_every
         self._use = BucketUse(self._buckets)
@@ -133,11 +138,15 @@ class Engine:
         self._stuck: str | None = None
 
     @staticmethod
-    def open(bundle: Path, settings: EngineSettings) -> Engine:
+    def open(
+        bundle: Path, settings: EngineSettings, on_stage: Callable[[str], None] = lambda _line: None
+    ) -> Engine:
         """Open the device that the settings name and load the bundle onto it."""
+        on_stage(f"opening device {settings.device}")
         device = open_device(settings.device, settings.num_threads, settings.step_timeout_s)
         try:
-            return Engine(with_faults(device, settings.inject_fault), bundle, settings)
+            faulty = with_faults(device, settings.inject_fault)
+            return Engine(faulty, bundle, settings, on_stage=on_stage)
         except BaseException:
             device.close()
             raise

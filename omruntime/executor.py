@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -40,8 +40,12 @@ class GraphExecutor:
         bundle: Path,
         kv_cache: KVCache,
         profiler: StepProfiler,
+        on_stage: Callable[[str], None] = lambda _line: None,
     ) -> None:
         """Load every step program and bind every bucket.
+
+        Args:
+            on_stage: Called with one line for humans before each program.
 
         Raises:
             BundleError: A program file does not fit the manifest.
@@ -57,7 +61,8 @@ class GraphExecutor:
         specs = step_programs(manifest)
         self._inputs = InputArena(device, (b for spec in specs for b in spec.buckets))
         self._outputs = {n: device.alloc(size) for n, size in _output_bytes(specs).items()}
-        for spec in specs:
+        for number, spec in enumerate(specs):
+            on_stage(f"loading program {number + 1}/{len(specs)}: {spec.path}")
             program = device.load_program(spec, bundle)
             self._programs.append(program)
             for bucket in spec.buckets:

@@ -44,6 +44,10 @@ class EngineSettings:
             before, and a device process is killed; a step on a CPU in the serving process is
             never given up. The longest step known, a chunk of a large model on a CPU, takes
             seconds.
+        load_timeout_s: A device process that says nothing for so long while it loads is stuck;
+            the time for reading the bundle from a slow disk is added. Starting Python from a
+            network disk, opening a chip or preparing a program takes seconds, tens of them on a
+            machine that does much else.
         allow_faults: Whether `inject_fault` is taken.
         inject_fault: Faults to inject, see `omruntime.device.faults`; for tests.
     """
@@ -65,6 +69,7 @@ class EngineSettings:
     cache_dir: Path = Path("~/.cache/omserve")
     isolate_device: bool | None = None
     step_timeout_s: float = 60.0
+    load_timeout_s: float = 60.0
     allow_faults: bool = False
     inject_fault: str | None = None
 
@@ -102,11 +107,8 @@ class EngineSettings:
         self._require_at_least("ttft_target_ms", 1)
         self._require_at_least("itl_target_ms", 1)
         self._require_at_least("check_invariants_every", 0)
-        if not 0 < self.step_timeout_s <= MAX_TIMEOUT_S:  # NaN is neither
-            raise ConfigError(
-                f"step_timeout_s is {self.step_timeout_s}, wanted above 0 and at most "
-                f"{MAX_TIMEOUT_S}"
-            )
+        for name in ("step_timeout_s", "load_timeout_s"):
+            self._require_timeout(name)
         if self.inject_fault is not None and not self.allow_faults:
             raise ConfigError(
                 f"inject_fault is {self.inject_fault!r}, which breaks answers on purpose; it is "
@@ -119,6 +121,11 @@ class EngineSettings:
         value = getattr(self, name)
         if value is not None and value < least:
             raise ConfigError(f"{name} is {value}, wanted at least {least}")
+
+    def _require_timeout(self, name: str) -> None:
+        value = getattr(self, name)
+        if not 0 < value <= MAX_TIMEOUT_S:  # NaN is neither
+            raise ConfigError(f"{name} is {value}, wanted above 0 and at most {MAX_TIMEOUT_S}")
 
     def _require_at_most(self, name: str, most: int) -> None:
         value = getattr(self, name)

@@ -39,6 +39,7 @@ _SERVICE_LINK = re.compile(
 ENGINE_HELP = {
     "isolate_device": "Device in its own process, started anew if it dies; unset: for ascend:N.",
     "step_timeout_s": "Seconds after which a step on a chip or in an own process is stuck.",
+    "load_timeout_s": "Seconds of silence after which an own process that loads is stuck.",
     "allow_faults": "Tests only: take --inject-fault, which breaks answers on purpose.",
     "inject_fault": "Tests only: faults such as error@3,kill@5; needs --allow-faults.",
     "device": "What runs the bundle: cpu, openvino, ascend:N; a bundle is built for one.",

@@ -96,6 +96,7 @@ class WorkerProcess:
             resource.prlimit(self.pid, resource.RLIMIT_CORE, (0, 0))
         self._process.send_signal(signal.SIGABRT)
         # A stopped process gets the signal only when it goes on.
+        self._process.send_signal(signal.SIGCONT)
         if not self._exited.wait(ABORT_S):
             self.kill()
 

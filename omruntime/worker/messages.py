@@ -139,7 +139,7 @@ class Progress:
 
     Attributes:
         runs: Whether the device runs something until the next message, which may take no longer
-            than a step.
+            than a step; else it may take as long as reading all of the bundle.
     """
 
     line: str

@@ -103,8 +103,7 @@ class DeviceProcess:
         return 0
 
     def _open_and_warm_up(self) -> Engine:
-        self._channel.send(Progress("loading the bundle", runs=False))
-        engine = Engine.open(self._start.bundle, _settings_of(self._start))
+        engine = Engine.open(self._start.bundle, _settings_of(self._start), self._report_stage)
         try:
             self._require_same_bundle(engine)
             engine.warm_up(
@@ -121,6 +120,9 @@ class DeviceProcess:
                 f"the bundle in {self._start.bundle} is another one than when the server was "
                 f"started; restart the server to serve it"
             )
+
+    def _report_stage(self, line: str) -> None:
+        self._channel.send(Progress(line, runs=False))
 
     def _report_warm_up(self, number: int, count: int, bucket: Bucket) -> None:
         if self._stopping.is_set():

@@ -9,24 +9,37 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 # A machine that slept, or a process that was stopped, finds every deadline passed when it wakes;
 # what has arrived meanwhile gets as long to be read.
 GRACE_S = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Due:
+    """Something that is to come.
+
+    Attributes:
+        timeout_s: From `Watchdog.expect` to the expiry.
+        failing: What it means when it does not come, as the rest of a sentence about who owes it.
+    """
+
+    timeout_s: float
+    failing: str
+
+
 class Watchdog:
     """One deadline, watched from `start` to `close`; all calls from any thread."""
 
-    def __init__(self, timeout_s: float, on_expiry: Callable[[], None]) -> None:
+    def __init__(self, on_expiry: Callable[[Due], None]) -> None:
         """Prepare.
 
         Args:
-            timeout_s: From `expect` to the expiry.
-            on_expiry: Called in the watchdog's thread, once for each `expect` at most.
+            on_expiry: Called in the watchdog's thread with what did not come, once for each
+                `expect` at most.
         """
-        self._timeout_s = timeout_s
-        self._grace_s = min(GRACE_S, timeout_s)
+        self._due: Due | None = None
         self._on_expiry = on_expiry
         self._deadline: float | None = None
         self._closed = False
@@ -42,11 +55,12 @@ class Watchdog:
         """Whether there is a deadline."""
         return self._deadline is not None
 
-    def expect(self) -> None:
-        """Something is due within the timeout from now; replaces an earlier deadline."""
+    def expect(self, due: Due) -> None:
+        """Something is due from now on; replaces what was due before."""
         with self._changed:
-            must_wake = self._deadline is None
-            self._deadline = time.monotonic() + self._timeout_s
+            deadline = time.monotonic() + due.timeout_s
+            must_wake = self._deadline is None or deadline < self._deadline
+            self._due, self._deadline = due, deadline
             if must_wake:
                 self._changed.notify()
 
@@ -63,22 +77,24 @@ class Watchdog:
         self._thread.join()
 
     def _watch(self) -> None:
-        while self._wait_for_expiry():
-            self._on_expiry()
+        while (due := self._wait_for_expiry()) is not None:
+            self._on_expiry(due)
 
-    def _wait_for_expiry(self) -> bool:
-        """Return True at an expiry, False when closed."""
+    def _wait_for_expiry(self) -> Due | None:
+        """What did not come in time; None when closed."""
         with self._changed:
             while not self._closed:
-                deadline = self._deadline
-                if deadline is None:
+                due, deadline = self._due, self._deadline
+                if due is None or deadline is None:
                     self._changed.wait()
                 elif (left_s := deadline - time.monotonic()) > 0:
                     self._changed.wait(left_s)
-                elif not self._changed.wait_for(self._is_changed_since(deadline), self._grace_s):
+                elif not self._changed.wait_for(
+                    self._is_changed_since(deadline), min(GRACE_S, due.timeout_s)
+                ):
                     self._deadline = None
-                    return True
-            return False
+                    return due
+            return None
 
     def _is_changed_since(self, deadline: float) -> Callable[[], bool]:
         return lambda: self._closed or self._deadline != deadline

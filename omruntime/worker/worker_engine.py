@@ -45,7 +45,7 @@ from omruntime.worker.messages import (
     Start,
     Submit,
 )
-from omruntime.worker.watchdog import Watchdog
+from omruntime.worker.watchdog import Due, Watchdog
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +53,9 @@ logger = logging.getLogger(__name__)
 # is nothing to lose.
 STOP_S = 3.0
 LOAD_STOP_S = 0.5
+# The slowest storage that a bundle is served from, a network disk shared with others; compiling
+# what was read goes faster.
+LEAST_READ_BYTES_PER_S = 20 << 20
 # What requests that a failed step did not touch get before the device is opened anew.
 RECYCLE_S = 30.0
 
@@ -108,7 +111,9 @@ class WorkerEngine:
         self._counts = CarriedLoad(limits.num_blocks - 1)
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._num_asked = 0
-        self._watchdog = Watchdog(settings.step_timeout_s, self._end_stuck_process)
+        self._step = _step_due(settings)
+        self._stage = stage_due(settings, manifest)
+        self._watchdog = Watchdog(self._end_stuck_process)
         # Held to look at `_life` and `_not_taking` and act on them, never while waiting.
         self._lock = threading.Lock()
         self._life: _Life | None = None
@@ -160,7 +165,7 @@ class WorkerEngine:
             live = self._requests.enter(request, loop)
             life.process.send(Submit(live.ticket, request, time.monotonic()))
             if not self._watchdog.is_expecting:
-                self._watchdog.expect()
+                self._watchdog.expect(self._step)
         try:
             await live.accepted
         except asyncio.CancelledError:
@@ -294,6 +299,7 @@ class WorkerEngine:
             self._life = life
             if self._stopping.is_set():
                 life.process.kill()
+        self._watchdog.expect(self._stage)
         for message in life.process.messages():
             self._hear(life, message)
         with self._lock:
@@ -312,8 +318,7 @@ class WorkerEngine:
                 log_again(message)
             case Progress(line, runs):
                 self._progress(line)
-                if runs:
-                    self._watchdog.expect()
+                self._watchdog.expect(self._step if runs else self._stage)
             case Ready():
                 self._watchdog.relax()
                 self._begin_taking(life)
@@ -342,7 +347,7 @@ class WorkerEngine:
                 resolve(answer, reply)
         with self._lock:
             if report.is_busy or self._requests.num_unanswered:
-                self._watchdog.expect()
+                self._watchdog.expect(self._step)
             else:
                 self._watchdog.relax()
         if report.device_error and not life.is_recycling:
@@ -392,15 +397,14 @@ class WorkerEngine:
         while self._asked:
             resolve(self._asked.popitem()[1], refusal)
 
-    def _end_stuck_process(self) -> None:
+    def _end_stuck_process(self, due: Due) -> None:
         """Called by the watchdog."""
         with self._lock:
             life = self._life
             if life is None:
                 return
             life.verdict = (
-                f"the device process (pid {life.process.pid}) did not finish a step within "
-                f"step_timeout_s, {self._settings.step_timeout_s:g} s, and was killed"
+                f"the device process (pid {life.process.pid}) {due.failing}, and was killed"
             )
         if life.serving_since is not None:
             self._fail(life.verdict)
@@ -414,6 +418,22 @@ class WorkerEngine:
         if not is_drained:
             self._end_requests(error_delta(life.verdict), _not_ready(life.verdict))
         life.process.stop(STOP_S)
+
+
+def _step_due(settings: EngineSettings) -> Due:
+    limit_s = settings.step_timeout_s
+    return Due(limit_s, f"did not finish a step within step_timeout_s, {limit_s:g} s")
+
+
+def stage_due(settings: EngineSettings, manifest: Manifest) -> Due:
+    """A stage of loading reads all files at most, in calls that say nothing meanwhile."""
+    num_bytes = sum(entry.size_bytes for entry in manifest.files)
+    reading_s = num_bytes / LEAST_READ_BYTES_PER_S
+    return Due(
+        settings.load_timeout_s + reading_s,
+        f"said nothing while loading for load_timeout_s, {settings.load_timeout_s:g} s, and the "
+        f"{reading_s:.1f} s that reading the bundle may take",
+    )
 
 
 def _shutting_down() -> ShuttingDownError:

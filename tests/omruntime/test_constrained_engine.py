@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -246,7 +246,7 @@ async def holding(bundle: Path) -> AsyncIterator[tuple[AsyncEngine, Future[Gramm
     settings = EngineSettings(num_threads=1)
     known, held = AsyncEngine.open(bundle, settings), Future[Grammar]()
 
-    def open_engine() -> Engine:
+    def open_engine(_on_stage: Callable[[str], None]) -> Engine:
         engine = HeldEngine(open_device("cpu", 1, 60.0), bundle, settings)
         engine.held = held
         return engine

@@ -61,6 +61,7 @@ def test_imports_stay_light(module: str, forbidden: tuple[str, ...]) -> None:
         (["b", "--inject-fault", "kill@1"], "needs --allow-faults"),
         (["b", "--step-timeout-s", "0"], "step_timeout_s is 0"),
         (["b", "--step-timeout-s", "nan"], "step_timeout_s is nan"),
+        (["b", "--load-timeout-s", "0"], "load_timeout_s is 0"),
     ],
 )
 def test_a_wrong_setting_or_bundle_is_one_line_and_exit_code_2(

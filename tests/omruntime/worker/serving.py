@@ -92,12 +92,20 @@ async def serving(bundle: Path, **settings: Any) -> AsyncIterator[tuple[WorkerEn
 
 def device_pid() -> int:
     """Of the one device process of this process, which may have other children."""
-    (process,) = [
-        child
+    pid = try_device_pid()
+    assert pid is not None
+    return pid
+
+
+def try_device_pid() -> int | None:
+    """None while there is none, as between two of them."""
+    pids = [
+        child.pid
         for child in psutil.Process().children()
         if "omruntime.worker" in " ".join(child.cmdline())
     ]
-    return process.pid
+    assert len(pids) < 2
+    return pids[0] if pids else None
 
 
 async def read_all(stream: TokenStream) -> TokenDelta:

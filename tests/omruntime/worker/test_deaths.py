@@ -21,9 +21,10 @@ from omruntime.errors import (
     OutOfDeviceMemoryError,
     ShuttingDownError,
 )
+from omruntime.manifest import FileEntry, Manifest
 from omruntime.scheduling import Scheduling
 from omruntime.sequence import Request
-from omruntime.worker.worker_engine import WorkerEngine
+from omruntime.worker.worker_engine import WorkerEngine, stage_due
 from tests.omruntime.test_engine import GREEDY
 from tests.omruntime.token_major_toy import write_token_major_toy
 from tests.omruntime.toy_model import toy_answer, write_toy_bundle
@@ -40,6 +41,7 @@ from tests.omruntime.worker.serving import (
     read_all,
     serving,
     settings_of,
+    try_device_pid,
     wait_for,
 )
 
@@ -115,6 +117,54 @@ def test_a_stopped_process_is_noticed_when_it_answers_no_request(toy_bundle: Pat
             await require_served(engine)
 
     asyncio.run(main())
+
+
+def test_a_process_that_freezes_while_loading_is_ended_and_started_again(
+    toy_bundle: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Before its first message, where nothing in it can speak yet."""
+
+    async def main() -> None:
+        async with serving(toy_bundle, load_timeout_s=3.0) as (engine, events):
+            os.kill(device_pid(), signal.SIGKILL)
+            await wait_for(events.failed)
+            async with asyncio.timeout(LIMIT_S):
+                while (frozen := try_device_pid()) is None:
+                    await asyncio.sleep(0.01)
+            os.kill(frozen, signal.SIGSTOP)
+            await wait_for(events.recovered)
+            await require_served(engine)
+            assert len(events.errors) == 2
+            assert (
+                f"(pid {frozen}) said nothing while loading for load_timeout_s, 3 s"
+                in (events.errors[1])
+            )
+
+    asyncio.run(main())
+
+
+def test_a_first_process_that_freezes_in_a_stage_of_loading_fails_the_start(
+    toy_bundle: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    engine = WorkerEngine.open(toy_bundle, settings_of(load_timeout_s=3.0))
+
+    def freeze(line: str) -> None:
+        if line.startswith("loading program 1/1"):
+            os.kill(device_pid(), signal.SIGSTOP)
+
+    with pytest.raises(DeviceError, match=r"while loading: .* load_timeout_s, 3 s"):
+        engine.start(freeze)
+    engine.stop()
+    assert "Fatal Python error: Aborted" in capfd.readouterr().err
+
+
+def test_reading_a_large_bundle_from_a_slow_disk_is_no_freeze(tmp_path: Path) -> None:
+    """Reading says nothing until it is done, so the size counts."""
+    manifest = Manifest.read(write_toy_bundle(tmp_path / "bundle"))
+    large = replace(manifest, files=(FileEntry("weights", 20 << 30, ""),))
+    due = [stage_due(settings_of(load_timeout_s=5.0), m) for m in (manifest, large)]
+    assert [round(d.timeout_s) for d in due] == [5, 5 + 1024]
+    assert "1024.0 s that reading the bundle may take" in due[1].failing
 
 
 def test_a_failed_step_ends_its_requests_alone_then_the_device_is_opened_anew(
