@@ -18,7 +18,7 @@ from omruntime.async_engine import AsyncEngine
 from omruntime.errors import OverloadedError
 from omruntime.manifest import SamplingDefaults
 from omruntime.sampling_params import SamplingParams
-from omruntime.scheduling import Scheduling, Urgency
+from omruntime.scheduling.turn import Scheduling, Urgency
 from omruntime.sequence import FinishReason, Request
 from omruntime.settings import EngineSettings
 from omruntime.token_stream import TokenStream

@@ -31,10 +31,10 @@ from demo.processes import ROOT
 from omruntime.constraint import Constraint
 from omruntime.grammar.llguidance_compiler import TOKENIZER_FILE, open_compiler
 from omruntime.manifest import ModelFacts, SamplingDefaults
-from omruntime.sampler import Sampler
+from omruntime.sampling.sampler import Sampler
+from omruntime.sampling.token_matcher import Grammar, TokenMatcher
 from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import Request, Sequence
-from omruntime.token_matcher import Grammar, TokenMatcher
 
 NUM_MADE_TOKENS = 152_000
 END = "<|im_end|>"

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from omruntime.blocks.kv_cache import KVCache
 from omruntime.buckets import Bucket, Phase
 from omruntime.device import Device, DeviceTensor, open_device
-from omruntime.kv_cache import KVCache
 from omruntime.manifest import Manifest
 
 NUM_BLOCKS = 1200

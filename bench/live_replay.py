@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from omruntime.cost_table import CostTable
+from omruntime.costs.cost_table import CostTable
 from omruntime.device import open_device
 from omruntime.engine import Engine
 from omruntime.manifest import Manifest
-from omruntime.phase_policy import Targets
 from omruntime.sampling_params import SamplingParams
-from omruntime.scheduler import SchedulerOptions
+from omruntime.scheduling.phase_policy import Targets
+from omruntime.scheduling.scheduler import SchedulerOptions
 from omruntime.sequence import FinishReason, Request
 from omruntime.settings import EngineSettings
 from omruntime.simulate.replay import Measured, Replayed, policies

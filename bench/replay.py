@@ -21,8 +21,8 @@ from pathlib import Path
 from bench.live_replay import LiveReplay, engines, live_saturation
 from bench.planned_gears import planned_machine
 from omruntime.manifest import Manifest
-from omruntime.phase_policy import Targets
-from omruntime.scheduler import SchedulerOptions
+from omruntime.scheduling.phase_policy import Targets
+from omruntime.scheduling.scheduler import SchedulerOptions
 from omruntime.simulate.__main__ import LOADS
 from omruntime.simulate.machine import Machine
 from omruntime.simulate.replay import Replayed, policies, replay, saturation

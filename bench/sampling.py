@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omruntime.manifest import SamplingDefaults
-from omruntime.sampler import Sampler
+from omruntime.sampling.sampler import Sampler
 from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import Request, Sequence
 

@@ -13,7 +13,7 @@ from export.parity_report import ParityReport
 from export.tokenizer_files import named_templates, tokens_beyond
 from omruntime.buckets import BucketTable
 from omruntime.manifest import ModelFacts
-from omruntime.reach import reachable
+from omruntime.scheduling.reach import reachable
 
 _DECLARED = ("generation_config.json", "config.json", "the GGUF file")
 

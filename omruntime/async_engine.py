@@ -18,18 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from omruntime.buckets import Bucket
+from omruntime.costs.warm_up import describe_run
 from omruntime.engine import Engine
 from omruntime.engine_state import EngineState
 from omruntime.errors import OmError, ShuttingDownError
 from omruntime.limits import EngineLimits, resolve_limits
 from omruntime.manifest import Manifest
 from omruntime.outputs import EngineCounters, EngineLoad
+from omruntime.sampling.token_matcher import Grammar
 from omruntime.sequence import FinishReason, Request
 from omruntime.settings import EngineSettings
 from omruntime.step_deltas import EngineOutput
-from omruntime.token_matcher import Grammar
 from omruntime.token_stream import TokenStream, call_soon, deliver, resolve
-from omruntime.warm_up import describe_run
 
 logger = logging.getLogger(__name__)
 

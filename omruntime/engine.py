@@ -16,12 +16,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from omruntime.block_pool import NULL_BLOCK, BlockPool
-from omruntime.bucket_use import BucketUse
+from omruntime.blocks.block_pool import NULL_BLOCK, BlockPool
+from omruntime.blocks.kv_cache import KVCache, kv_bytes_per_block
+from omruntime.blocks.memory_budget import KV_POOL, MemoryBudget
+from omruntime.blocks.prefix_cache import PrefixCache, PrefixCacheCounters
 from omruntime.buckets import Bucket
 from omruntime.bundle_files import check_files
-from omruntime.cost_file import CostFile, CostKey
-from omruntime.cost_table import CostTable
+from omruntime.costs.bucket_use import BucketUse
+from omruntime.costs.cost_file import CostFile, CostKey
+from omruntime.costs.cost_table import CostTable
+from omruntime.costs.warm_up import runs_within, warm_up
 from omruntime.device import Device, MemoryItem, open_device
 from omruntime.device.faults import with_faults
 from omruntime.engine_state import (
@@ -40,23 +44,19 @@ from omruntime.errors import (
 from omruntime.executor import GraphExecutor, io_bytes, step_programs
 from omruntime.grammar.cache import GrammarCache
 from omruntime.grammar.trial import open_compiler
-from omruntime.kv_cache import KVCache, kv_bytes_per_block
 from omruntime.limits import EngineLimits, resolve_limits
 from omruntime.manifest import Manifest
-from omruntime.memory_budget import KV_POOL, MemoryBudget
 from omruntime.outputs import EngineCounters, EngineLoad
-from omruntime.phase_policy import Targets
-from omruntime.prefix_cache import PrefixCache, PrefixCacheCounters
 from omruntime.profiler import StepProfiler
-from omruntime.reach import reachable
-from omruntime.sampler import Sampler
-from omruntime.scheduler import Scheduler, SchedulerOptions
+from omruntime.sampling.sampler import Sampler
+from omruntime.sampling.token_matcher import Grammar
+from omruntime.scheduling.phase_policy import Targets
+from omruntime.scheduling.reach import reachable
+from omruntime.scheduling.scheduler import Scheduler, SchedulerOptions
 from omruntime.sequence import FinishReason, Request, Sequence
 from omruntime.settings import EngineSettings
 from omruntime.step import RowResult, SamplingFailure, StepPlan
 from omruntime.step_deltas import EngineOutput, StepDeltas
-from omruntime.token_matcher import Grammar
-from omruntime.warm_up import runs_within, warm_up
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from omruntime.bucket_use import BucketReport
+from omruntime.costs.bucket_use import BucketReport
 from omruntime.sequence import Sequence
 
 # A look is taken between two steps, so it must not hold them up: all of it together takes two

@@ -16,13 +16,13 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
+from omruntime.blocks.kv_cache import KVCache
 from omruntime.buckets import Bucket
 from omruntime.device.base import Device, DeviceBuffer, DeviceTensor, Program
 from omruntime.element_type import item_bytes
 from omruntime.errors import DeviceError, StillRunningError
 from omruntime.input_arena import InputArena, arena_bytes
 from omruntime.inputs import HostInputs, map_slots, pack_inputs
-from omruntime.kv_cache import KVCache
 from omruntime.manifest import Manifest, ProgramSpec, TensorSpec
 from omruntime.profiler import StepProfiler
 from omruntime.step import StepPlan

@@ -20,8 +20,8 @@ from omruntime.errors import ConfigError, NotBuiltInError, RequestError
 from omruntime.outputs import EngineLoad, TokenDelta
 from omruntime.owner_process import OwnerProcess
 from omruntime.profiler import StepProfiler
+from omruntime.sampling.seeds import params_of_choice, with_seed
 from omruntime.sampling_params import SamplingParams
-from omruntime.seeds import params_of_choice, with_seed
 from omruntime.sequence import FinishReason, Request
 from omruntime.settings import EngineSettings
 from omruntime.step import ScoredToken, TokenLogprobs

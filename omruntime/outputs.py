@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from omruntime.prefix_cache import PrefixCacheCounters
+from omruntime.blocks.prefix_cache import PrefixCacheCounters
 from omruntime.sequence import FinishReason
 from omruntime.step import ScoredToken, TokenLogprobs
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from omruntime.block_key import BlockKey
+from omruntime.blocks.block_key import BlockKey
 from omruntime.sampling_params import SamplingParams
-from omruntime.scheduling import Scheduling
+from omruntime.scheduling.turn import Scheduling
 
 if TYPE_CHECKING:  # it needs numpy, which clients that only name requests do without
-    from omruntime.token_matcher import TokenMatcher
+    from omruntime.sampling.token_matcher import TokenMatcher
 
 
 class SequenceStatus(Enum):

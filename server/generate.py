@@ -16,7 +16,7 @@ from typing import Any
 from omruntime.errors import DuplicateRequestError, RequestError
 from omruntime.manifest import ModelFacts
 from omruntime.outputs import TokenDelta
-from omruntime.seeds import params_of_choice, with_seed
+from omruntime.sampling.seeds import params_of_choice, with_seed
 from omruntime.sequence import FinishReason, Request
 from server.answer_text import AnswerText
 from server.answers import join_deltas

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from omruntime.errors import RequestError
-from omruntime.scheduling import Scheduling, Urgency
+from omruntime.scheduling.turn import Scheduling, Urgency
 from server.pb import inference_pb2 as pb
 from server.text import ContinuationScore, OutputOptions, PromptToken, Usage
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from omruntime.outputs import RequestTimings
 from omruntime.sampling_params import SamplingParams
-from omruntime.scheduling import Scheduling
+from omruntime.scheduling.turn import Scheduling
 from omruntime.sequence import FinishReason
 from omruntime.step import TokenLogprobs
 

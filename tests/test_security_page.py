@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from omruntime.errors import ConfigError
-from omruntime.retry_pace import LEAST_S, MOST_S, UNKNOWN_S
+from omruntime.scheduling.retry_pace import LEAST_S, MOST_S, UNKNOWN_S
 from omruntime.settings import EngineSettings
 from server.control.inspector import MIN_INTERVAL_S
 from server.control.load_watch import MAX_WATCHERS

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from omruntime.constraint import Constraint
 from omruntime.errors import OmError, OverloadedError, RequestError, ShuttingDownError
-from omruntime.token_matcher import Grammar, GrammarCompiler
+from omruntime.sampling.token_matcher import Grammar, GrammarCompiler
 
 # A service uses a handful of schemas; each takes about a megabyte, a large one tens of them.
 MAX_GRAMMARS = 64

@@ -21,7 +21,7 @@ from omruntime.grammar.json_schema import read_schema
 from omruntime.grammar.lark import require_built_in
 from omruntime.grammar.regex import regex_of_choices, require_portable
 from omruntime.manifest import ModelFacts
-from omruntime.token_matcher import TokenMask, TokenMatcher
+from omruntime.sampling.token_matcher import TokenMask, TokenMatcher
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer

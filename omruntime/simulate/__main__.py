@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from omruntime.errors import OmError
-from omruntime.phase_policy import Targets
+from omruntime.scheduling.phase_policy import Targets
 from omruntime.simulate.machine import Machine, bundle_machine, example_machine
 from omruntime.simulate.replay import policies, replay, saturation
 from omruntime.simulate.report import HEADINGS, figures_of, line_of

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from omruntime.buckets import Bucket, BucketTable, Phase
-from omruntime.cost_file import CostFile, CostKey
-from omruntime.cost_table import CostTable
+from omruntime.costs.cost_file import CostFile, CostKey
+from omruntime.costs.cost_table import CostTable
 from omruntime.errors import ConfigError
 from omruntime.limits import EngineLimits, resolve_limits
 from omruntime.manifest import Manifest

@@ -10,12 +10,12 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from omruntime.block_pool import BlockPool
+from omruntime.blocks.block_pool import BlockPool
 from omruntime.buckets import BucketTable, Phase
-from omruntime.cost_table import CostTable
-from omruntime.phase_policy import PhaseSnapshot, Targets
+from omruntime.costs.cost_table import CostTable
 from omruntime.sampling_params import SamplingParams
-from omruntime.scheduler import Scheduler, SchedulerOptions
+from omruntime.scheduling.phase_policy import PhaseSnapshot, Targets
+from omruntime.scheduling.scheduler import Scheduler, SchedulerOptions
 from omruntime.sequence import Request
 from omruntime.simulate.machine import Machine
 from omruntime.simulate.trace import TracedRequest

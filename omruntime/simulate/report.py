@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from omruntime.phase_policy import Targets
+from omruntime.scheduling.phase_policy import Targets
 from omruntime.simulate.replay import Replayed
 
 HEADINGS = (

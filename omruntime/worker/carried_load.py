@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, replace
 
+from omruntime.blocks.prefix_cache import PrefixCacheCounters
 from omruntime.outputs import EngineCounters, EngineLoad
-from omruntime.prefix_cache import PrefixCacheCounters
 from omruntime.sequence import FinishReason
 
 

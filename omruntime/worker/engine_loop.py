@@ -11,8 +11,8 @@ from omruntime.engine import Engine
 from omruntime.engine_state import EngineState
 from omruntime.errors import OmError
 from omruntime.outputs import TokenDelta
+from omruntime.sampling.token_matcher import Grammar
 from omruntime.step_deltas import EngineOutput
-from omruntime.token_matcher import Grammar
 from omruntime.worker.messages import (
     Answer,
     Ask,

@@ -16,11 +16,11 @@ import sys
 import threading
 
 from omruntime.buckets import Bucket
+from omruntime.costs.warm_up import describe_run
 from omruntime.device.faults import ALWAYS
 from omruntime.engine import Engine
 from omruntime.errors import BundleError, OmError, ShuttingDownError
 from omruntime.settings import EngineSettings
-from omruntime.warm_up import describe_run
 from omruntime.worker.channel import Channel
 from omruntime.worker.engine_loop import EngineLoop, Prepared
 from omruntime.worker.isolation import end_with_parent, ignore_stop_signals

@@ -18,7 +18,7 @@ import grpc
 from omruntime.errors import CallError, RequestError
 from omruntime.outputs import EngineLoad
 from omruntime.sampling_params import SamplingParams
-from omruntime.scheduling import Scheduling
+from omruntime.scheduling.turn import Scheduling
 from server.grpc_messages import delta_from, prompt_to, sampling_params_to
 from server.grpc_options import output_to, scheduling_to, score_from
 from server.pb import control_pb2

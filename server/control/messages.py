@@ -6,8 +6,8 @@ import base64
 import dataclasses
 from typing import Any
 
-from omruntime.bucket_use import BucketReport
 from omruntime.buckets import Phase
+from omruntime.costs.bucket_use import BucketReport
 from omruntime.engine_state import EngineState, SequenceState
 from omruntime.outputs import EngineLoad
 from omruntime.sequence import SequenceStatus

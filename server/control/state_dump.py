@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from omruntime.block_pool import BlockState
+from omruntime.blocks.block_pool import BlockState
 from omruntime.engine_state import MAX_LISTED_BLOCKS
 from server.control.inspector import MAX_WAIT_S, Look
 from server.control.load_watch import LoadSnapshot

@@ -11,10 +11,10 @@ from prometheus_client.core import (
     Metric,
 )
 
-from omruntime.bucket_use import BucketReport
+from omruntime.blocks.prefix_cache import PrefixCacheCounters
+from omruntime.costs.bucket_use import BucketReport
 from omruntime.engine_state import EngineState
 from omruntime.outputs import EngineCounters, EngineLoad
-from omruntime.prefix_cache import PrefixCacheCounters
 from server.control.load_watch import LoadSnapshot
 from server.control.request_counts import Histogram, RequestCounts
 from server.lifecycle import ServerState

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, Stri
 from omruntime.constraint import Constraint
 from omruntime.errors import FieldError, RequestError
 from omruntime.sampling_params import MAX_SEED, SamplingParams
-from omruntime.scheduling import Scheduling
+from omruntime.scheduling.turn import Scheduling
 from server.http.schema import FastList
 from server.text import TextRequest
 

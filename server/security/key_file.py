@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from omruntime.errors import ConfigError
-from omruntime.scheduling import MAX_TENANT_WEIGHT, MIN_TENANT_WEIGHT
+from omruntime.scheduling.turn import MAX_TENANT_WEIGHT, MIN_TENANT_WEIGHT
 from server.security.callers import Caller
 
 # Every request is compared with every key, so that its time tells nothing: 0.3 ms at most.

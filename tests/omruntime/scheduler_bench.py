@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from omruntime.block_pool import BlockPool
+from omruntime.blocks.block_pool import BlockPool
+from omruntime.blocks.prefix_cache import PrefixCache
 from omruntime.buckets import Bucket, BucketTable, Phase
 from omruntime.limits import EngineLimits
-from omruntime.prefix_cache import PrefixCache
 from omruntime.sampling_params import SamplingParams
-from omruntime.scheduler import Scheduler, SchedulerOptions
-from omruntime.scheduling import Scheduling
+from omruntime.scheduling.scheduler import Scheduler, SchedulerOptions
+from omruntime.scheduling.turn import Scheduling
 from omruntime.sequence import Request, Sequence
 from omruntime.step import SampledToken, StepPlan
 

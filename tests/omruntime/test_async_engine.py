@@ -22,7 +22,7 @@ from omruntime.errors import (
     ShuttingDownError,
 )
 from omruntime.outputs import TokenDelta
-from omruntime.scheduling import Scheduling
+from omruntime.scheduling.turn import Scheduling
 from omruntime.sequence import FinishReason, Request
 from omruntime.settings import EngineSettings
 from omruntime.token_stream import TokenStream, merge

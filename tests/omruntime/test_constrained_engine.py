@@ -32,10 +32,10 @@ from omruntime.grammar.llguidance_compiler import open_compiler
 from omruntime.llm import LLM
 from omruntime.manifest import Manifest
 from omruntime.outputs import TokenDelta
+from omruntime.sampling.token_matcher import Grammar
 from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import FinishReason, Request
 from omruntime.settings import EngineSettings
-from omruntime.token_matcher import Grammar
 from omruntime.token_stream import merge
 from tests.omruntime.test_async_engine import read_all, running
 from tests.omruntime.test_engine import GREEDY

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from numpy.typing import NDArray
 
-from omruntime.block_pool import BlockState
+from omruntime.blocks.block_pool import BlockState
 from omruntime.buckets import Bucket
 from omruntime.device import DeviceTensor, Program
 from omruntime.device.cpu import CpuDevice
@@ -30,7 +30,7 @@ from omruntime.errors import (
 from omruntime.manifest import ProgramSpec
 from omruntime.outputs import TokenDelta
 from omruntime.sampling_params import SamplingParams
-from omruntime.scheduling import Scheduling
+from omruntime.scheduling.turn import Scheduling
 from omruntime.sequence import Adapter, FinishReason, Request
 from omruntime.settings import EngineSettings
 from omruntime.token_stream import merge

@@ -190,7 +190,7 @@ def test_a_failed_step_ends_its_requests_alone(sim_bundle: Path, call: str) -> N
 def test_the_budget_is_logged_before_anything_is_reserved(
     sim_bundle: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO, "omruntime.memory_budget"), open_engine(sim_bundle):
+    with caplog.at_level(logging.INFO, "omruntime.blocks.memory_budget"), open_engine(sim_bundle):
         pass
     lines = "\n".join(r.getMessage() for r in caplog.records)
     for item in ("weights", "work memory", "gear buffers", "inputs and outputs", "KV pool"):
@@ -204,7 +204,7 @@ def test_the_budget_covers_what_is_reserved(
 ) -> None:
     simulation = Simulation()
     with (
-        caplog.at_level(logging.INFO, "omruntime.memory_budget"),
+        caplog.at_level(logging.INFO, "omruntime.blocks.memory_budget"),
         open_engine(sim_bundle, simulation) as engine,
     ):
         engine.warm_up(lambda index, count, bucket: None)

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-import omruntime.block_pool
+import omruntime
 
-PACKAGE = Path(omruntime.block_pool.__file__).parent
+PACKAGE = Path(omruntime.__file__).parent
 MACHINE = Path(__file__).with_name("test_scheduler_machine.py")
 # No shrinking: that it fails is all that counts. Many examples cost nothing, as the first failure
 # ends a case; which ones come depends on the modules that are loaded, so a few are not enough.
@@ -37,7 +37,7 @@ class MutatingFinder(MetaPathFinder, Loader):
 
     def __init__(self, module: str, line: str, changed: str) -> None:
         self._name = f"omruntime.{module}"
-        self._path = PACKAGE / f"{module}.py"
+        self._path = PACKAGE.joinpath(*module.split(".")).with_suffix(".py")
         source = self._path.read_text(encoding="utf-8")
         assert source.count(line) == 1, f"{module}.py has no single line {line!r}; adapt the case"
         self._source = source.replace(line, changed)
@@ -74,84 +74,84 @@ def mutated_machine(module: str, line: str, changed: str) -> Iterator[type]:
 
 
 MUTATIONS = {
-    "nothing changed": ("finish", "max_len` is the most", "max_len` is most"),
+    "nothing changed": ("scheduling.finish", "max_len` is the most", "max_len` is most"),
     "shared tail written without a copy": (
-        "step_blocks",
+        "blocks.step_blocks",
         "if self._pool.reference_count(tail) == 1:",
         "if True:",
     ),
     "reused block stays in the prefix cache": (
-        "prefix_cache",
+        "blocks.prefix_cache",
         "pool.on_reuse(self._evict)",
         "pool.on_reuse(lambda block_id: None)",
     ),
     "whole prompt matched": (
-        "prefix_cache",
+        "blocks.prefix_cache",
         "(len(sequence.token_ids) - 1) // self._block_size",
         "len(sequence.token_ids) // self._block_size",
     ),
     "hit without comparing tokens": (
-        "prefix_cache",
+        "blocks.prefix_cache",
         "if not same_content(cached, key):",
         "if False:",
     ),
     "own tokens compared, not those before": (
-        "block_key",
+        "blocks.block_key",
         "one, other = one.parent, other.parent",
         "return True",
     ),
     "salt left out": (
-        "block_key",
+        "blocks.block_key",
         "return tuple((tag, value) for tag, value in tagged if value)",
         "return ()",
     ),
     "blocks cached before they are computed": (
-        "prefix_cache",
+        "blocks.prefix_cache",
         "num_blocks = sequence.num_computed_tokens // self._block_size",
         "num_blocks = len(sequence.block_table)",
     ),
     "matched blocks not held": (
-        "lifecycle",
+        "scheduling.lifecycle",
         "self._pool.retain(reuse.block_ids)",
         "pass",
     ),
     "prefill shared that has ended": (
-        "lifecycle",
+        "scheduling.lifecycle",
         "        self.shared_prefill.end(sequence)\n        self._pool.release",
         "        self._pool.release",
     ),
     "tenant not let go": (
-        "lifecycle",
+        "scheduling.lifecycle",
         "self.tenants.leave(sequence)",
         "pass",
     ),
     "deadline of a finished request kept": (
-        "lifecycle",
+        "scheduling.lifecycle",
         "self._expiry.forget(sequence)",
         "pass",
     ),
     "preempted one runs before its class": (
-        "entrance",
+        "scheduling.entrance",
         "victims.sort(key=lambda victim: victim.rank)",
         "victims.sort(key=lambda victim: victim.rank, reverse=True)",
     ),
     "oldest preempted first": (
-        "scheduler",
+        "scheduling.scheduler",
         "victim = max(self._running.values(), key=_rank)",
         "victim = min(self._running.values(), key=_rank)",
     ),
     "scored row given a block to write to": (
-        "step_blocks",
+        "blocks.step_blocks",
         "return (row for row in rows if not row.is_computed)",
         "return rows",
     ),
     "answer begun before its prompt is scored": (
-        "row_choice",
+        "scheduling.row_choice",
         "is_end and not sequence.num_unscored and",
         "is_end and",
     ),
     "scores told again after a preemption": (
-        "lifecycle",
+        "scheduling.lifecycle",
         "sequence.num_preemptions += 1",
         "sequence.num_preemptions += 1; sequence.num_scored = 0",
     ),
@@ -161,7 +161,7 @@ MUTATIONS = {
         "self.num_computed_tokens >= self.num_prompt_tokens - 1 and",
     ),
     "released block handed out while held": (
-        "block_pool",
+        "blocks.block_pool",
         "if count == 0:",
         "if count <= 1:",
     ),

@@ -25,17 +25,17 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from omruntime.block_key import sha256_digest
-from omruntime.block_pool import BlockPool
+from omruntime.blocks.block_key import sha256_digest
+from omruntime.blocks.block_pool import BlockPool
+from omruntime.blocks.prefix_cache import PrefixCache
 from omruntime.buckets import Bucket, BucketTable, Phase
-from omruntime.cost_table import CostTable
+from omruntime.costs.cost_table import CostTable
 from omruntime.errors import OverloadedError, RequestError
 from omruntime.limits import EngineLimits
-from omruntime.phase_policy import Targets
-from omruntime.prefix_cache import PrefixCache
 from omruntime.sampling_params import SamplingParams
-from omruntime.scheduler import Scheduler, SchedulerOptions
-from omruntime.scheduling import Scheduling, Urgency
+from omruntime.scheduling.phase_policy import Targets
+from omruntime.scheduling.scheduler import Scheduler, SchedulerOptions
+from omruntime.scheduling.turn import Scheduling, Urgency
 from omruntime.sequence import FinishReason, Request, Sequence, SequenceStatus
 from omruntime.step import (
     RowPlan,

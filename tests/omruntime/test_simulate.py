@@ -8,7 +8,7 @@ import pytest
 
 from omruntime.buckets import Phase
 from omruntime.errors import ConfigError
-from omruntime.phase_policy import Targets
+from omruntime.scheduling.phase_policy import Targets
 from omruntime.simulate.__main__ import main
 from omruntime.simulate.machine import bundle_machine, example_machine
 from omruntime.simulate.replay import Replayed, policies, replay, saturation

@@ -21,7 +21,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 from omruntime.errors import CallError, UnauthenticatedError
 from omruntime.manifest import SamplingDefaults
 from omruntime.sampling_params import SamplingParams
-from omruntime.scheduling import Scheduling
+from omruntime.scheduling.turn import Scheduling
 from omruntime.sequence import FinishReason
 from server.client import AsyncClient, Client
 from server.client.messages import CallOptions

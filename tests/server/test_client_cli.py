@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from omruntime.errors import OverloadedError
-from omruntime.scheduling import Urgency
+from omruntime.scheduling.turn import Urgency
 from omruntime.sequence import FinishReason
 from omruntime.step import TokenLogprobs
 from server.terminal.cli import main

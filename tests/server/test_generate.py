@@ -16,7 +16,7 @@ from omruntime.errors import (
 from omruntime.manifest import SamplingDefaults
 from omruntime.outputs import TokenDelta
 from omruntime.sampling_params import SamplingParams
-from omruntime.scheduling import Scheduling
+from omruntime.scheduling.turn import Scheduling
 from omruntime.sequence import FinishReason, Request
 from server.generate import TextGenerator
 from server.text import ChatMessage, TextDelta, TextRequest, Usage

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from omruntime.errors import RequestError
 from omruntime.outputs import RequestTimings
 from omruntime.sampling_params import MAX_SEED, SamplingParams
-from omruntime.scheduling import Scheduling, Urgency
+from omruntime.scheduling.turn import Scheduling, Urgency
 from omruntime.sequence import FinishReason
 from omruntime.step import TokenLogprobs
 from server.client.messages import CallOptions, generate_request, generate_stream_request

@@ -12,7 +12,7 @@ import pytest
 from omruntime.errors import CallError, RequestError
 from omruntime.outputs import TokenDelta
 from omruntime.sampling_params import SamplingParams
-from omruntime.scheduling import Scheduling, Urgency
+from omruntime.scheduling.turn import Scheduling, Urgency
 from omruntime.sequence import FinishReason, Request
 from server.client import AsyncClient, Client
 from server.client.messages import CallOptions

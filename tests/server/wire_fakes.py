@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from omruntime.bucket_use import BucketReport
+from omruntime.blocks.prefix_cache import PrefixCacheCounters
 from omruntime.buckets import Bucket, Phase
+from omruntime.costs.bucket_use import BucketReport
 from omruntime.engine_state import EngineState, SequenceState
 from omruntime.errors import DuplicateRequestError
 from omruntime.limits import EngineLimits
@@ -26,7 +27,6 @@ from omruntime.manifest import (
     SamplingDefaults,
 )
 from omruntime.outputs import EngineCounters, EngineLoad, RequestTimings
-from omruntime.prefix_cache import PrefixCacheCounters
 from omruntime.sequence import FinishReason
 from server.grpc_server import start_grpc_server
 from server.http.serve import HttpServer, start_http_server

@@ -13,7 +13,7 @@ from omruntime.constraint import Constraint
 from omruntime.errors import NotBuiltInError, OverloadedError, RequestError, ShuttingDownError
 from omruntime.grammar import cache as cache_module
 from omruntime.grammar.cache import MAX_GRAMMARS, GrammarCache
-from omruntime.token_matcher import TokenMatcher
+from omruntime.sampling.token_matcher import TokenMatcher
 
 TIMEOUT_S = 20
 

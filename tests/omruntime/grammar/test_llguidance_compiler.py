@@ -23,7 +23,7 @@ from omruntime.errors import NotBuiltInError, PreconditionError, RequestError
 from omruntime.grammar.formats import FORMATS
 from omruntime.grammar.llguidance_compiler import LLGuidanceCompiler, open_compiler
 from omruntime.manifest import SamplingDefaults
-from omruntime.token_matcher import Grammar, TokenMatcher
+from omruntime.sampling.token_matcher import Grammar, TokenMatcher
 from tests.omruntime.grammar.schema_maker import make_schemas
 from tests.server.scripted_engine import model_facts
 from tests.server.tiny_tokenizers import (

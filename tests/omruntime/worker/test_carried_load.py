@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from omruntime.blocks.prefix_cache import PrefixCacheCounters
 from omruntime.outputs import EngineCounters, EngineLoad
-from omruntime.prefix_cache import PrefixCacheCounters
 from omruntime.sequence import FinishReason
 from omruntime.worker.carried_load import CarriedLoad
 

@@ -22,7 +22,7 @@ from omruntime.errors import (
     ShuttingDownError,
 )
 from omruntime.manifest import FileEntry, Manifest
-from omruntime.scheduling import Scheduling
+from omruntime.scheduling.turn import Scheduling
 from omruntime.sequence import Request
 from omruntime.worker.worker_engine import WorkerEngine, stage_due
 from tests.omruntime.test_engine import GREEDY

@@ -10,7 +10,7 @@ import pytest
 from omruntime import errors
 from omruntime.errors import CallError, DeviceError, FieldError, OmError
 from omruntime.sampling_params import SamplingParams
-from omruntime.scheduling import Scheduling, Urgency
+from omruntime.scheduling.turn import Scheduling, Urgency
 from omruntime.sequence import Request
 from omruntime.worker.messages import CarriedError, Submit
 

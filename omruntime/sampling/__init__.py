@@ -1,0 +1,1 @@
+"""Logits to token ids, row by row, reproducibly."""

@@ -1,0 +1,192 @@
+"""Sampler: logits of a step -> the next token of every row, or the prompt's, and logprobs.
+
+Owns the order of things: check the logits, edit (`logits.py`), filter and draw (`draw.py`).
+Whether a token ends its sequence is the engine's business.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from collections.abc import Sequence as Rows
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from omruntime.errors import RequestError
+from omruntime.manifest import SamplingDefaults
+from omruntime.sampling.draw import best_k, draw_token, log_total
+from omruntime.sampling.logits import LogitsEditor, Row
+from omruntime.sampling.row_threads import LEAST_NUMBERS, RowThreads
+from omruntime.sampling.row_workspace import workspace
+from omruntime.sampling.seeds import uniform
+from omruntime.sampling_params import SamplingParams
+from omruntime.sequence import Request, Sequence
+from omruntime.step import RowPlan, SampledToken, SamplingFailure, ScoredToken, TokenLogprobs
+
+# Rows of a large step; a vocabulary that needs more for threads to pay is sampled by one.
+_MOST_TIMED_ROWS = 64
+
+
+class Sampler:
+    """Chooses next tokens; used by the engine thread alone."""
+
+    def __init__(self, vocab_size: int, eos_token_ids: Iterable[int]) -> None:
+        self._vocab_size = vocab_size
+        self._editor = LogitsEditor(eos_token_ids)
+        self._threads = RowThreads()
+
+    @property
+    def num_threads(self) -> int:
+        """Threads that sample a large step; settled by `warm_up`."""
+        return self._threads.num_threads
+
+    def warm_up(self) -> None:
+        """Go every way once, so that no request pays for first calls."""
+        row = np.zeros((1, self._vocab_size), np.float32)
+        ways = (
+            SamplingParams(temperature=0.0, logprobs=1),
+            SamplingParams(temperature=1.0, top_k=2, top_p=0.9, min_p=0.1, seed=0),
+            SamplingParams(temperature=1.0, seed=0, repetition_penalty=1.1, presence_penalty=1.0),
+        )
+        for params in ways:
+            resolved = params.resolve(SamplingDefaults())
+            self.sample(row, [Sequence.of(Request("warm-up", (0,), resolved), 0)])
+        if _MOST_TIMED_ROWS * self._vocab_size >= LEAST_NUMBERS:  # else no step is that large
+            self._threads.calibrate(self._timed_step)
+        self._editor.forget_all()
+
+    def _timed_step(self) -> float:
+        """The seconds of a greedy step that is large enough for threads."""
+        rows = np.zeros((1 + LEAST_NUMBERS // self._vocab_size, self._vocab_size), np.float32)
+        greedy = SamplingParams(temperature=0.0).resolve(SamplingDefaults())
+        sequences = [Sequence.of(Request("warm-up", (0,), greedy), 0)] * len(rows)
+        start = perf_counter()
+        self.sample(rows, sequences)
+        return perf_counter() - start
+
+    def sample(
+        self, logits: NDArray[Any], sequences: Rows[Sequence]
+    ) -> list[SampledToken | SamplingFailure]:
+        """Choose one token for each sequence.
+
+        A row depends on nothing but its logits, its sequence's tokens and its params (resolved
+        and with a seed, see `seeds.with_seed`), so equal requests get equal tokens in any batch.
+
+        Args:
+            logits: float32 or float16 [rows, vocabulary]; row i belongs to sequence i. Rows and
+                columns beyond the sequences and the vocabulary are padding. Not changed.
+            sequences: One for each row that samples.
+
+        Returns:
+            In the order of the sequences. A failure when the row's logits hold NaN or +inf or
+            no finite value, or when the params leave nothing to choose; other rows are not
+            affected.
+        """
+        self._editor.drop_finished()
+        if not sequences:
+            return []
+        rows = np.asarray(logits[: len(sequences), : self._vocab_size], dtype=np.float32)
+        assert rows.shape == (len(sequences), self._vocab_size), rows.shape
+        return self._threads.map(self._sample_rows, rows, sequences)
+
+    def score(
+        self, logits: NDArray[Any], rows: Rows[RowPlan]
+    ) -> list[ScoredToken | SamplingFailure]:
+        """Say of each row how likely the prompt's next token was, by the model's own logits.
+
+        Args:
+            logits: As in `sample`; row i belongs to `rows[i]`. Not changed.
+            rows: Each over one position of its prompt that is not the last.
+
+        Returns:
+            In the order of the rows; a failure as in `sample`.
+        """
+        read = np.asarray(logits[: len(rows), : self._vocab_size], dtype=np.float32)
+        assert read.shape == (len(rows), self._vocab_size), read.shape
+        return self._threads.map(_score_rows, read, rows)
+
+    def _sample_rows(
+        self, rows: NDArray[np.float32], sequences: Rows[Sequence]
+    ) -> list[SampledToken | SamplingFailure]:
+        # One row after the other, so that whatever it needs finds the row in the core's cache.
+        return [self._sample_row(row, s) for row, s in zip(rows, sequences, strict=True)]
+
+    def _sample_row(self, row: Row, sequence: Sequence) -> SampledToken | SamplingFailure:
+        best_id = int(row.argmax())
+        # NaN counts as the largest for argmax, so the best value tells about all of them.
+        if not math.isfinite(row[best_id]):
+            return _no_numbers(row[best_id])
+        try:
+            token_id = self._choose(row, best_id, sequence)
+        except RequestError as error:  # of its constraint
+            return SamplingFailure(str(error))
+        if token_id is None:
+            return SamplingFailure(
+                "the sampling parameters leave no token with a finite score; check "
+                "constraint, allowed_token_ids, banned_token_ids, min_new_tokens and "
+                "repetition_penalty"
+            )
+        if sequence.params.logprobs is None:
+            return SampledToken(token_id)
+        return SampledToken(token_id, token_logprobs(row, token_id, sequence.params.logprobs))
+
+    def _choose(self, row: Row, best_id: int, sequence: Sequence) -> int | None:
+        params = sequence.params
+        if self._editor.changes(sequence):
+            edited = workspace.floats(2, len(row))
+            np.copyto(edited, row)
+            row = edited
+            self._editor.apply(row, sequence)
+            best_id = int(row.argmax())
+            if not np.isfinite(row[best_id]):
+                return None
+        if params.is_greedy:
+            return best_id
+        assert params.seed is not None, "a sampled sequence needs a seed, see seeds.with_seed"
+        numbers = partial(uniform, params.seed, sequence.num_output_tokens)
+        return draw_token(row, params, numbers, best_id)
+
+
+def _no_numbers(largest: np.float32) -> SamplingFailure:
+    return SamplingFailure(f"the model's logits hold {largest} as their largest value")
+
+
+def _score_rows(
+    logits: NDArray[np.float32], rows: Rows[RowPlan]
+) -> list[ScoredToken | SamplingFailure]:
+    return [_score_row(row, plan) for row, plan in zip(logits, rows, strict=True)]
+
+
+def _score_row(row: Row, plan: RowPlan) -> ScoredToken | SamplingFailure:
+    largest = row.max()
+    if not math.isfinite(largest):
+        return _no_numbers(largest)
+    sequence = plan.sequence
+    token_id = sequence.token_ids[plan.start + 1]
+    k = sequence.params.prompt_logprobs
+    assert k is not None, f"{sequence.request_id} is scored unasked"
+    better = np.greater(row, row[token_id], out=workspace.flags(len(row)))
+    rank = 1 + int(np.count_nonzero(better))
+    return ScoredToken(token_logprobs(row, token_id, k), rank)
+
+
+def token_logprobs(row: Row, token_id: int, k: int) -> TokenLogprobs:
+    """Log-softmax of a row of the model's own logits, float32 [vocab_size].
+
+    Args:
+        row: Finite, but for -inf.
+        token_id: The chosen one, or the prompt's.
+        k: How many of the best to list, best first, equal ones by lower id.
+    """
+    shift = log_total(row)
+    k = min(k, len(row))
+    top: list[tuple[int, float]] = []
+    if k > 0:
+        candidates = best_k(row, k)
+        order = np.lexsort((candidates, -row[candidates]))[:k]
+        top = [(int(i), float(row[i]) - shift) for i in candidates[order]]
+    return TokenLogprobs(float(row[token_id]) - shift, tuple(top))
