@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from omruntime.errors import RequestError
+from omruntime.errors import FieldError
 from omruntime.field_types import require_flag, require_strings
 
 # Each is the largest text whose compilation stays within a second or two; see
@@ -57,12 +57,14 @@ class Constraint:
         """Check types, sizes and that one kind is set.
 
         Raises:
-            RequestError: The message names the kind, what was got and what was wanted.
+            FieldError: The message names the kind, what was got and what was wanted.
         """
         require_flag("constraint.json_object", self.json_object)
         kinds = [kind for kind in _KINDS if getattr(self, kind) not in (None, False)]
         if len(kinds) != 1:
-            raise RequestError(f"constraint sets {', '.join(kinds) or 'nothing'}, wanted {_WANTED}")
+            raise FieldError(
+                "constraint", f"constraint sets {', '.join(kinds) or 'nothing'}, wanted {_WANTED}"
+            )
         _require_text("json_schema", self.json_schema, MAX_SCHEMA_CHARS)
         _require_text("regex", self.regex, MAX_REGEX_CHARS)
         _require_text("grammar", self.grammar, MAX_GRAMMAR_CHARS)
@@ -73,14 +75,19 @@ class Constraint:
     def _require_marks(self) -> None:
         require_strings("constraint.free_until and free_from", (self.free_until, self.free_from))
         if self.free_from and not self.free_until:
-            raise RequestError("constraint.free_from is set without free_until; set both")
+            raise FieldError(
+                "constraint", "constraint.free_from is set without free_until; set both"
+            )
         if self.free_until and self.kind not in ("json_schema", "json_object"):
-            raise RequestError(f"constraint.free_until beside {self.kind} is not built in")
+            raise FieldError(
+                "constraint", f"constraint.free_until beside {self.kind} is not built in"
+            )
         longest = max(len(self.free_until), len(self.free_from))
         if longest > MAX_MARK_CHARS:
-            raise RequestError(
+            raise FieldError(
+                "constraint",
                 f"constraint.free_until or free_from has {longest} characters, wanted at most "
-                f"{MAX_MARK_CHARS}"
+                f"{MAX_MARK_CHARS}",
             )
 
     @property
@@ -100,31 +107,39 @@ def _require_text(kind: str, text: str | None, most: int) -> None:
     if text is None:
         return
     if not isinstance(text, str):
-        raise RequestError(f"constraint.{kind} is {type(text).__name__}, wanted its text")
+        raise FieldError(
+            "constraint", f"constraint.{kind} is {type(text).__name__}, wanted its text"
+        )
     if not text:
-        raise RequestError(f"constraint.{kind} is empty; leave constraint out for a free answer")
+        raise FieldError(
+            "constraint", f"constraint.{kind} is empty; leave constraint out for a free answer"
+        )
     if len(text) > most:
-        raise RequestError(
+        raise FieldError(
+            "constraint",
             f"constraint.{kind} has {len(text)} characters, wanted at most {most}; "
-            f"larger ones take too long to compile"
+            f"larger ones take too long to compile",
         )
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise RequestError(f"constraint.{kind} is not valid Unicode: {error}") from error
+        raise FieldError(
+            "constraint", f"constraint.{kind} is not valid Unicode: {error}"
+        ) from error
 
 
 def _require_choices(choices: tuple[str, ...]) -> None:
     require_strings("constraint.choices", choices)
     if not 0 < len(choices) <= MAX_CHOICES:
-        raise RequestError(
-            f"constraint.choices has {len(choices)} texts, wanted 1 to {MAX_CHOICES}"
+        raise FieldError(
+            "constraint", f"constraint.choices has {len(choices)} texts, wanted 1 to {MAX_CHOICES}"
         )
     for number, text in enumerate(choices):
         _require_text(f"choices[{number}]", text, MAX_CHOICE_CHARS)
     num_chars = sum(map(len, choices))
     if num_chars > MAX_CHOICE_CHARS:
-        raise RequestError(
+        raise FieldError(
+            "constraint",
             f"constraint.choices has {num_chars} characters all told, wanted at most "
-            f"{MAX_CHOICE_CHARS}"
+            f"{MAX_CHOICE_CHARS}",
         )

@@ -197,7 +197,8 @@ class Engine:
             if not 0 <= token_id < vocab_size:
                 raise RequestError(
                     f"the prompt holds token id {token_id}, outside the model's 0 to "
-                    f"{vocab_size - 1}"
+                    f"{vocab_size - 1}",
+                    "prompt",
                 )
         self._scheduler.require_runnable(request)
 

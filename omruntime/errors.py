@@ -12,7 +12,7 @@ stands in `server/status.py`.
     │   └── QualityError               a weight format costs the checkpoint too much
     ├── AtcError                       the ATC compiler failed
     ├── RequestError                   the caller's fault
-    │   ├── FieldError                 a field of a request body, by its name
+    │   ├── FieldError                 a field of the request, by its name
     │   ├── PromptTooLongError
     │   ├── UnknownModelError
     │   ├── UnknownRequestError
@@ -65,19 +65,22 @@ class AtcError(OmError):
 
 
 class RequestError(OmError):
-    """The request is wrong and will be wrong again: a bad value in a named field."""
+    """The request is wrong and will be wrong again: a bad value in a named field.
+
+    Attributes:
+        param: The field's name, where one alone is to blame.
+    """
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
 
 
 class FieldError(RequestError):
-    """A field of a request is wrong, or asks for what is not built in.
-
-    Attributes:
-        param: The field's name on the wire.
-    """
+    """A field of a request is wrong, or asks for what is not built in."""
 
     def __init__(self, param: str, message: str) -> None:
-        super().__init__(message)
-        self.param = param
+        super().__init__(message, param)
 
 
 class PromptTooLongError(RequestError):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
-from omruntime.errors import RequestError
+from omruntime.errors import FieldError
 
 
 def require_integer(name: str, value: object) -> None:
@@ -51,5 +52,6 @@ def require_biases(name: str, value: object) -> None:
         require_number(f"{name}[{token_id}]", bias)
 
 
-def _wrong_type(name: str, value: object, wanted: str) -> RequestError:
-    return RequestError(f"{name} is {value!r} ({type(value).__name__}), wanted {wanted}")
+def _wrong_type(name: str, value: object, wanted: str) -> FieldError:
+    field = re.split(r"[.:\[]", name)[0]
+    return FieldError(field, f"{name} is {value!r} ({type(value).__name__}), wanted {wanted}")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from omruntime.constraint import Constraint
-from omruntime.errors import RequestError
+from omruntime.errors import FieldError
 from omruntime.field_types import (
     require_biases,
     require_flag,
@@ -111,7 +111,7 @@ class SamplingParams:
         """Check every value that needs no model.
 
         Raises:
-            RequestError: A value is of the wrong type or out of range; the message names field,
+            FieldError: A value is of the wrong type or out of range; the message names field,
                 value and what was wanted.
         """
         self._require_types()
@@ -121,8 +121,10 @@ class SamplingParams:
         _require_range("top_k", self.top_k, -1, None)
         _require_range("top_p", self.top_p, 0.0, 1.0)
         if self.top_p == 0.0:
-            raise RequestError(
-                "top_p is 0, wanted above 0 and up to 1; for the best token alone set temperature 0"
+            raise FieldError(
+                "top_p",
+                "top_p is 0, wanted above 0 and up to 1; for the best token alone set "
+                "temperature 0",
             )
         _require_range("min_p", self.min_p, 0.0, 1.0)
         _require_range("seed", self.seed, 0, MAX_SEED)
@@ -130,7 +132,9 @@ class SamplingParams:
         _require_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         _require_range("repetition_penalty", self.repetition_penalty, 0.0, None)
         if self.repetition_penalty == 0.0:
-            raise RequestError("repetition_penalty is 0, wanted above 0; 1 is off")
+            raise FieldError(
+                "repetition_penalty", "repetition_penalty is 0, wanted above 0; 1 is off"
+            )
         _require_range("n", self.n, 1, MAX_CHOICES)
         _require_range("logprobs", self.logprobs, 0, MAX_LOGPROBS)
         _require_range("prompt_logprobs", self.prompt_logprobs, 0, MAX_LOGPROBS)
@@ -144,14 +148,16 @@ class SamplingParams:
         if not self.is_score_only:
             _require_range("max_new_tokens", self.max_new_tokens, 1, None)
         elif self.prompt_logprobs is None:
-            raise RequestError(
+            raise FieldError(
+                "max_new_tokens",
                 "max_new_tokens is 0, wanted at least 1; 0 is for prompt_logprobs alone, which "
-                "is not set"
+                "is not set",
             )
         elif self.n != 1:
-            raise RequestError(
+            raise FieldError(
+                "n",
                 f"max_new_tokens is 0 and n is {self.n}, but there is no answer to give several "
-                f"times; leave n out"
+                f"times; leave n out",
             )
 
     def _require_constrainable(self) -> None:
@@ -159,32 +165,39 @@ class SamplingParams:
         if self.constraint is None:
             return
         if not isinstance(self.constraint, Constraint):
-            raise RequestError(
-                f"constraint is {type(self.constraint).__name__}, wanted a Constraint"
+            raise FieldError(
+                "constraint",
+                f"constraint is {type(self.constraint).__name__}, wanted a Constraint",
             )
         if self.ignore_eos:
-            raise RequestError(
+            raise FieldError(
+                "ignore_eos",
                 "ignore_eos is set beside a constraint, whose answers end where they are "
-                "complete; leave one of the two out"
+                "complete; leave one of the two out",
             )
         if self.max_new_tokens == 0:
-            raise RequestError(
-                "max_new_tokens is 0 beside a constraint, but there is no answer to constrain"
+            raise FieldError(
+                "max_new_tokens",
+                "max_new_tokens is 0 beside a constraint, but there is no answer to constrain",
             )
 
     def _require_stop(self) -> None:
         if len(self.stop) > MAX_STOP_STRINGS:
-            raise RequestError(
-                f"stop has {len(self.stop)} strings, wanted at most {MAX_STOP_STRINGS}"
+            raise FieldError(
+                "stop",
+                f"stop has {len(self.stop)} strings, wanted at most {MAX_STOP_STRINGS}",
             )
         for number, text in enumerate(self.stop):
             if not text:
-                raise RequestError(
-                    "stop holds an empty string, which would end every answer at once; leave it out"
+                raise FieldError(
+                    "stop",
+                    "stop holds an empty string, which would end every answer at once; "
+                    "leave it out",
                 )
             if len(text) > MAX_STOP_CHARS:
-                raise RequestError(
-                    f"stop[{number}] has {len(text)} characters, wanted at most {MAX_STOP_CHARS}"
+                raise FieldError(
+                    "stop",
+                    f"stop[{number}] has {len(text)} characters, wanted at most {MAX_STOP_CHARS}",
                 )
 
     def _require_types(self) -> None:
@@ -203,19 +216,25 @@ class SamplingParams:
         """Check every token id against the model.
 
         Raises:
-            RequestError: An id is outside 0 to `vocab_size - 1`, or nothing could be chosen.
+            FieldError: An id is outside 0 to `vocab_size - 1`, or nothing could be chosen.
         """
         for name in ("logit_bias", "allowed_token_ids", "banned_token_ids", "stop_token_ids"):
             for token_id in getattr(self, name):
                 if not 0 <= token_id < vocab_size:
-                    raise RequestError(
+                    raise FieldError(
+                        name,
                         f"{name} holds token id {token_id}, outside the model's 0 to "
-                        f"{vocab_size - 1}"
+                        f"{vocab_size - 1}",
                     )
         if self.allowed_token_ids and not set(self.allowed_token_ids) - set(self.banned_token_ids):
-            raise RequestError("every id of allowed_token_ids is also in banned_token_ids")
+            raise FieldError(
+                "allowed_token_ids", "every id of allowed_token_ids is also in banned_token_ids"
+            )
         if len(set(self.banned_token_ids)) == vocab_size:
-            raise RequestError("banned_token_ids holds every id of the model; leave one to choose")
+            raise FieldError(
+                "banned_token_ids",
+                "banned_token_ids holds every id of the model; leave one to choose",
+            )
 
     def resolve(self, defaults: SamplingDefaults) -> SamplingParams:
         """Fill unset fields from the bundle's defaults; set fields win, zero included."""
@@ -244,4 +263,4 @@ def _require_range(name: str, value: float | None, least: float | None, most: fl
     too_low = least is not None and value < least
     too_high = most is not None and value > most
     if too_low or too_high or not math.isfinite(value):
-        raise RequestError(f"{name} is {value}, wanted {wanted}")
+        raise FieldError(name.partition("[")[0], f"{name} is {value}, wanted {wanted}")

@@ -30,6 +30,8 @@ from jinja2.utils import Namespace
 from omruntime.errors import BundleError, RequestError
 from server.text import ChatMessage
 
+# What every template is expected to know; others count where a template has them in quotes.
+ROLES = ("system", "user", "assistant", "tool")
 MAX_STEPS = 1_000_000
 MAX_RENDER_S = 5.0
 MAX_CHARS = 1 << 24
@@ -60,6 +62,7 @@ class ChatTemplate:
             BundleError: The template is not valid; the message has line and reason.
         """
         self._name = name
+        self._source = source
         try:
             self._template = _environment().from_string(source)
         except jinja2.TemplateSyntaxError as error:
@@ -81,9 +84,11 @@ class ChatTemplate:
                 and the caller's own. `tools` and `documents` are None unless given.
 
         Raises:
-            RequestError: The template refuses the conversation (its own sentence is in the
-                message), fails on it, leaves the sandbox or passes a bound.
+            RequestError: A role is unknown, or the template refuses the conversation (its own
+                sentence is in the message), fails on it, leaves the sandbox or passes a bound.
         """
+        for role in dict.fromkeys(message.role for message in messages):
+            self._require_role(role)
         chat = [
             {"role": message.role, "content": message.content, **(message.extras or {})}
             for message in messages
@@ -94,14 +99,24 @@ class ChatTemplate:
             return self._render_bounded(given)
         except SecurityError as error:
             raise RequestError(
-                f"chat template {self._name} tries to leave its sandbox: {error}"
+                f"chat template {self._name} tries to leave its sandbox: {error}", "messages"
             ) from error
         except _TEMPLATE_FAULTS as error:
             raise RequestError(
-                f"chat template {self._name} refuses the conversation: {error}"
+                f"chat template {self._name} refuses the conversation: {error}", "messages"
             ) from error
         finally:
             _BUDGET.reset(budget)
+
+    def _require_role(self, role: str) -> None:
+        """Refuse a role that most templates would write down, for a model that never saw it."""
+        if role in ROLES or f"'{role}'" in self._source or f'"{role}"' in self._source:
+            return
+        raise RequestError(
+            f"the role {role[:64]!r} is unknown, wanted one of {', '.join(ROLES)}, or another one "
+            f"that chat template {self._name} names",
+            "messages",
+        )
 
     def _render_bounded(self, variables: Mapping[str, Any]) -> str:
         pieces, num_chars = [], 0
@@ -111,7 +126,8 @@ class ChatTemplate:
             if num_chars > MAX_CHARS:
                 raise RequestError(
                     f"chat template {self._name} wrote more than {MAX_CHARS} characters; "
-                    f"send a shorter conversation"
+                    f"send a shorter conversation",
+                    "messages",
                 )
         return "".join(pieces)
 
@@ -126,9 +142,11 @@ class _Budget:
     def spend_step(self) -> None:
         self._steps_left -= 1
         if self._steps_left < 0:
-            raise RequestError(f"the chat template took more than {MAX_STEPS} loop rounds")
+            raise RequestError(
+                f"the chat template took more than {MAX_STEPS} loop rounds", "messages"
+            )
         if time.monotonic() > self._deadline:
-            raise RequestError(f"the chat template took longer than {MAX_RENDER_S} s")
+            raise RequestError(f"the chat template took longer than {MAX_RENDER_S} s", "messages")
 
 
 # One environment serves all threads, so a rendering's budget travels with its context.

@@ -270,5 +270,6 @@ def require_served_model(wanted: str, served: str) -> None:
     if wanted != served:
         raise UnknownModelError(
             f"model {wanted[:200]!r} is not served here; served: {served!r}. Leave model out to "
-            f"get it"
+            f"get it",
+            "model",
         )

@@ -44,7 +44,7 @@ class PromptEncoder:
             )
         token_ids = await self._token_ids(request)
         if not token_ids:
-            raise RequestError(f"{given[0]} gives no token, wanted at least one")
+            raise RequestError(f"{given[0]} gives no token, wanted at least one", given[0])
         self.require_known(token_ids, given[0])
         return token_ids
 
@@ -58,7 +58,8 @@ class PromptEncoder:
         for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
             if not 0 <= token_id < vocab_size:
                 raise RequestError(
-                    f"{field} holds token id {token_id}, outside the model's 0 to {vocab_size - 1}"
+                    f"{field} holds token id {token_id}, outside the model's 0 to {vocab_size - 1}",
+                    field,
                 )
 
     def fit(self, params: SamplingParams, num_prompt_tokens: int) -> SamplingParams:
@@ -76,7 +77,8 @@ class PromptEncoder:
             raise PromptTooLongError(
                 f"the prompt has {num_prompt_tokens} tokens, wanted at most "
                 f"{self._max_model_len - least}: the limit of {self._max_model_len} "
-                f"(max_model_len) holds prompt and answer; send a shorter prompt"
+                f"(max_model_len) holds prompt and answer; send a shorter prompt",
+                "prompt",
             )
         if params.is_score_only:
             return params.resolve(self._model.sampling_defaults)
@@ -86,7 +88,8 @@ class PromptEncoder:
             raise PromptTooLongError(
                 f"the prompt has {num_prompt_tokens} tokens and {name} is {wanted}, together "
                 f"{num_prompt_tokens + wanted}; the limit is {self._max_model_len} "
-                f"(max_model_len); lower {name} to {room} or send a shorter prompt"
+                f"(max_model_len); lower {name} to {room} or send a shorter prompt",
+                name,
             )
         return params.resolve(self._model.sampling_defaults)
 
@@ -111,7 +114,8 @@ class PromptEncoder:
             raise PromptTooLongError(
                 f"the prompt has {len(text)} characters, wanted at most {most_chars}: the limit "
                 f"of {self._max_model_len} tokens (max_model_len), of at most "
-                f"{self._tokenizer.max_token_chars} characters each; send a shorter prompt"
+                f"{self._tokenizer.max_token_chars} characters each; send a shorter prompt",
+                "prompt",
             )
 
     async def encode_text(self, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:
@@ -129,5 +133,6 @@ class PromptEncoder:
             raise RequestError(
                 "allowed_token_ids holds nothing but end tokens and banned ids, and "
                 "min_new_tokens bans end tokens at first; allow another id or set "
-                "min_new_tokens to 0"
+                "min_new_tokens to 0",
+                "allowed_token_ids",
             )

@@ -128,10 +128,11 @@ class Tokenizer:
         if reserved:
             raise RequestError(
                 f"template_arguments holds {reserved}, which a request cannot replace; "
-                f"the bundle's own chat template is used"
+                f"the bundle's own chat template is used",
+                "template_arguments",
             )
         if not messages:
-            raise RequestError("messages is empty, wanted at least one")
+            raise RequestError("messages is empty, wanted at least one", "messages")
         variables = {
             "add_generation_prompt": add_generation_prompt,
             **self._config.special_tokens,
@@ -161,7 +162,7 @@ class Tokenizer:
                 )
             return tuple(encoding.ids)
         except (TypeError, UnicodeEncodeError) as error:  # of a text with half a surrogate pair
-            raise RequestError(f"the text is not valid Unicode: {error}") from error
+            raise RequestError(f"the text is not valid Unicode: {error}", "text") from error
 
     def _missing_bos(self) -> tuple[int, ...]:
         """The first id of every plain prompt if tokenizer.json should add it and does not."""
@@ -181,7 +182,8 @@ class Tokenizer:
         if _DEFAULT not in self._templates:
             raise PreconditionError(
                 "this bundle has no chat template (chat_template.jinja): its checkpoint has none; "
-                "send the prompt as text"
+                "send the prompt as text",
+                "messages",
             )
         return self._templates[_DEFAULT]
 

@@ -122,11 +122,15 @@ class GrammarCache:
                     self._compiler = self._open_compiler()
                 grammar = self._compiler.compile(constraint)
             except OmError as error:
+                if isinstance(error, RequestError):
+                    error.param = "constraint"
                 future.set_exception(error)
             # A bug, of ours or the library's, whose panics are no `Exception`; whoever waits
             # must end.
             except BaseException as error:
-                failure = RequestError(f"constraint.{constraint.kind} failed to compile: {error}")
+                failure = RequestError(
+                    f"constraint.{constraint.kind} failed to compile: {error}", "constraint"
+                )
                 failure.__cause__ = error
                 future.set_exception(failure)
             else:

@@ -79,7 +79,7 @@ class Admission:
         """
         num_prompt_tokens = len(request.prompt_token_ids)
         if num_prompt_tokens == 0:
-            raise RequestError("prompt has no tokens, wanted at least 1")
+            raise RequestError("prompt has no tokens, wanted at least 1", "prompt")
         max_new_tokens = request.params.max_new_tokens
         # Without an answer all of the prompt is computed, and nothing beyond it is known.
         most = self.max_len - 1
@@ -89,7 +89,8 @@ class Admission:
             room = "can be scored" if request.params.is_score_only else "leave room for an answer"
             raise PromptTooLongError(
                 f"prompt has {num_prompt_tokens} tokens, at most {most} {room} "
-                f"({self._limit_text()}); shorten it"
+                f"({self._limit_text()}); shorten it",
+                "prompt",
             )
         if not max_new_tokens:
             return
@@ -98,7 +99,8 @@ class Admission:
             raise RequestError(
                 f"prompt of {num_prompt_tokens} tokens plus max_new_tokens {max_new_tokens} "
                 f"passes the {self.max_len} tokens that one sequence may have "
-                f"({self._limit_text()}); lower max_new_tokens"
+                f"({self._limit_text()}); lower max_new_tokens",
+                "max_new_tokens",
             )
 
     def waits_for(self, sequence: Sequence, leader: Sequence | None) -> bool:

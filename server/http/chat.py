@@ -18,6 +18,7 @@ from server.http.answers import (
 from server.http.chat_parts import delta_of, message_of
 from server.http.chat_plan import plan_chat
 from server.http.events import event_stream
+from server.http.field_names import chat_names, named_as
 from server.http.gateway import Gateway, request_id_of, unless_gone
 from server.http.json_route import JsonRoute
 from server.http.schema import ChatBody
@@ -32,11 +33,12 @@ def chat_routes(gateway: Gateway) -> APIRouter:
     async def chat_completions(body: ChatBody, http: Request) -> Response:
         """Continue a conversation, whole or as server-sent events."""
         gateway.require(body.model)
-        request, plan = await plan_chat(body, request_id_of(http, "chatcmpl"), gateway)
-        if body.stream:
-            wants_usage = body.stream_options is not None and body.stream_options.include_usage
-            return await event_stream(_chunks(gateway, request, wants_usage, plan))
-        return JSONResponse(await unless_gone(http, _whole(gateway, request, plan)))
+        with named_as(chat_names(body)):
+            request, plan = await plan_chat(body, request_id_of(http, "chatcmpl"), gateway)
+            if body.stream:
+                wants_usage = body.stream_options is not None and body.stream_options.include_usage
+                return await event_stream(_chunks(gateway, request, wants_usage, plan))
+            return JSONResponse(await unless_gone(http, _whole(gateway, request, plan)))
 
     return router
 

@@ -19,6 +19,7 @@ from server.http.answers import (
     usage_of,
 )
 from server.http.events import event_stream
+from server.http.field_names import COMPLETION_NAMES, named_as
 from server.http.gateway import Gateway, request_id_of, unless_gone
 from server.http.json_route import JsonRoute
 from server.http.schema import CompletionBody
@@ -34,10 +35,11 @@ def completion_routes(gateway: Gateway) -> APIRouter:
     async def completions(body: CompletionBody, http: Request) -> Response:
         """Continue texts, whole or as server-sent events."""
         gateway.require(body.model)
-        call = _Call(gateway, request_id_of(http, "cmpl"), body)
-        if body.stream:
-            return await event_stream(call.chunks())
-        return JSONResponse(await unless_gone(http, call.whole()))
+        with named_as(COMPLETION_NAMES):
+            call = _Call(gateway, request_id_of(http, "cmpl"), body)
+            if body.stream:
+                return await event_stream(call.chunks())
+            return JSONResponse(await unless_gone(http, call.whole()))
 
     return router
 

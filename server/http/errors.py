@@ -16,8 +16,9 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from omruntime.errors import (
-    FieldError,
     OmError,
+    PromptTooLongError,
+    RequestError,
     UnauthenticatedError,
     UnknownModelError,
 )
@@ -37,6 +38,12 @@ _CODES = {
     503: "service_unavailable",
 }
 
+# What OpenAI's clients look for beside the status.
+_CODES_BY_CLASS: dict[type[OmError], str] = {
+    UnknownModelError: "model_not_found",
+    PromptTooLongError: "context_length_exceeded",
+}
+
 
 def error_body(
     status: int, message: str, param: str | None = None, code: str | None = None
@@ -50,8 +57,8 @@ def error_body(
 def body_of(error: OmError) -> tuple[int, dict[str, object]]:
     """Status and body of one of our errors."""
     status = status_of(error).http_status
-    param = error.param if isinstance(error, FieldError) else None
-    code = "model_not_found" if isinstance(error, UnknownModelError) else None
+    param = error.param if isinstance(error, RequestError) else None
+    code = next((code for cls, code in _CODES_BY_CLASS.items() if isinstance(error, cls)), None)
     return status, error_body(status, public_text(error), param, code)
 
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, StrictBool, StrictInt, StrictStr
 from omruntime.errors import FieldError
 from server.control.service import omserve_version
 from server.grpc_service import MAX_DETOKENIZE_IDS, MAX_TOKENIZE_CHARS
+from server.http.field_names import DETOKENIZE_NAMES, named_as
 from server.http.gateway import Gateway
 from server.http.json_route import JsonRoute
 from server.http.schema import FastList
@@ -79,7 +80,7 @@ def operation_routes(gateway: Gateway) -> APIRouter:
                 f"tokens has {len(body.tokens)} ids, wanted at most {MAX_DETOKENIZE_IDS}; send "
                 f"them in pieces",
             )
-        with gateway.lifecycle.running():
+        with gateway.lifecycle.running(), named_as(DETOKENIZE_NAMES):
             prompt = await generator.detokenize(body.tokens, body.skip_special_tokens)
         return {"prompt": prompt}
 

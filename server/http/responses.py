@@ -14,6 +14,7 @@ from server.http.answers import finish_reason_of
 from server.http.chat_plan import plan_chat
 from server.http.errors import body_of
 from server.http.events import EventStyle, event_stream
+from server.http.field_names import RESPONSES_NAMES, named_as
 from server.http.gateway import Gateway, request_id_of, unless_gone
 from server.http.json_route import JsonRoute
 from server.http.responses_items import Event, OutputItems
@@ -32,11 +33,13 @@ def response_routes(gateway: Gateway) -> APIRouter:
     async def responses(body: ResponsesBody, http: Request) -> Response:
         """Answer one turn, whole or as server-sent events; nothing is kept."""
         gateway.require(body.model)
-        request, plan = await plan_chat(chat_body_of(body), request_id_of(http, "resp"), gateway)
-        call = _Call(gateway, body, request, plan)
-        if body.stream:
-            return await event_stream(call.events(), _STYLE)
-        return JSONResponse(await unless_gone(http, call.whole()))
+        chat = chat_body_of(body)
+        with named_as(RESPONSES_NAMES):
+            request, plan = await plan_chat(chat, request_id_of(http, "resp"), gateway)
+            call = _Call(gateway, body, request, plan)
+            if body.stream:
+                return await event_stream(call.events(), _STYLE)
+            return JSONResponse(await unless_gone(http, call.whole()))
 
     return router
 

@@ -23,6 +23,7 @@ from pydantic import (
 from omruntime.errors import FieldError
 from server.http.schema import (
     HARMLESS,
+    MAX_TURNS,
     NOT_BUILT_IN,
     CalledFunction,
     ChatBody,
@@ -39,6 +40,7 @@ from server.http.schema import (
     ToolName,
     log_once,
 )
+from server.http.wishes import require_arguments, require_role
 
 # Values that ask for nothing special; what chat completions refuse is refused here as well.
 _NOT_BUILT_IN: dict[str, tuple[Any, ...]] = {
@@ -148,9 +150,15 @@ def chat_body_of(body: ResponsesBody) -> ChatBody:
             raise FieldError(name, f"{name} is not built in here; leave it out")
         if name not in HARMLESS and name not in _NOT_BUILT_IN:
             log_once(name)
+    messages = list(_messages(body))
+    if len(messages) > MAX_TURNS:
+        raise FieldError(
+            "input",
+            f"input and instructions are {len(messages)} turns, wanted at most {MAX_TURNS}",
+        )
     return ChatBody(
         model=body.model,
-        messages=list(_messages(body)),
+        messages=messages,
         max_completion_tokens=body.max_output_tokens,
         temperature=body.temperature,
         top_p=body.top_p,
@@ -195,7 +203,8 @@ def _continued(where: str, turn: Message | None, item: InputItem) -> Message:
     if item.type == "function_call":
         if item.name is None or item.call_id is None:
             raise FieldError("input", f"{where} has no name or no call_id; set both")
-        function = CalledFunction(name=item.name, arguments=item.arguments or "")
+        arguments = require_arguments("input", where, item.name, item.arguments or "")
+        function = CalledFunction(name=item.name, arguments=arguments)
         calls = [*(turn.tool_calls or []), ToolCall(id=item.call_id, function=function)]
         return turn.model_copy(update={"tool_calls": calls})
     _require_message(where, item)
@@ -211,6 +220,7 @@ def _other(where: str, item: InputItem) -> Message:
     _require_message(where, item)
     if item.role is None:
         raise FieldError("input", f"{where} has no role; set it")
+    require_role("input", where, item.role)
     return Message(role=item.role, content=_text(where, item.content))
 
 

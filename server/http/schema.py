@@ -40,7 +40,8 @@ class _FirstFault(FailFast):
 
 FastList = Annotated[list[Item], _FirstFault()]
 # Turns of a conversation, or parts of one: each takes some tokens, so no context holds more.
-ShortList = Annotated[list[Item], _FirstFault(), Field(max_length=10_000)]
+MAX_TURNS = 10_000
+ShortList = Annotated[list[Item], _FirstFault(), Field(max_length=MAX_TURNS)]
 
 
 def _kind_of_prompt(value: Any) -> str | None:

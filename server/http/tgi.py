@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse, Response
 from omruntime.errors import FieldError
 from server.answers import join_deltas
 from server.http.events import EventStyle, event_stream
+from server.http.field_names import TGI_NAMES, named_as
 from server.http.gateway import Gateway, request_id_of, unless_gone
 from server.http.tgi_errors import TgiRoute, tgi_error_of
 from server.http.tgi_parts import TgiParts, TgiStream
@@ -53,14 +54,16 @@ def _parts(gateway: Gateway, body: GenerateBody, request: TextRequest) -> TgiPar
 
 
 async def _whole(gateway: Gateway, body: GenerateBody, http: Request) -> dict[str, object]:
-    request = text_request_of(body, request_id_of(http, "tgi"), streams=False)
-    async with gateway.deltas(request) as deltas:
-        (answer,) = join_deltas([delta async for delta in deltas])
+    with named_as(TGI_NAMES):
+        request = text_request_of(body, request_id_of(http, "tgi"), streams=False)
+        async with gateway.deltas(request) as deltas:
+            (answer,) = join_deltas([delta async for delta in deltas])
     return await _parts(gateway, body, request).whole(answer, body.wanted.has_details)
 
 
 async def _streamed(gateway: Gateway, body: GenerateBody, http: Request) -> Response:
-    request = text_request_of(body, request_id_of(http, "tgi"), streams=True)
+    with named_as(TGI_NAMES):
+        request = text_request_of(body, request_id_of(http, "tgi"), streams=True)
 
     async def events() -> AsyncGenerator[Mapping[str, object], None]:
         stream = TgiStream(_parts(gateway, body, request), bool(body.wanted.details))
@@ -69,4 +72,5 @@ async def _streamed(gateway: Gateway, body: GenerateBody, http: Request) -> Resp
                 for event in await stream.accept(delta):
                     yield event
 
-    return await event_stream(events(), _STYLE)
+    with named_as(TGI_NAMES):
+        return await event_stream(events(), _STYLE)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
 from omruntime.constraint import Constraint
-from omruntime.errors import FieldError, RequestError
+from omruntime.errors import FieldError
 from omruntime.sampling_params import MAX_SEED, SamplingParams
 from omruntime.scheduling.turn import Scheduling
 from server.http.schema import FastList
@@ -169,7 +169,3 @@ def _constraint_of(grammar: Grammar | None) -> Constraint | None:
         return Constraint(json_schema=json.dumps(value, ensure_ascii=False))
     except RecursionError as error:
         raise FieldError("grammar", "the schema is nested too deeply") from error
-    except FieldError:
-        raise
-    except RequestError as error:
-        raise FieldError("grammar", str(error)) from error

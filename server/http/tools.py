@@ -188,5 +188,3 @@ def _constraint(schema: dict[str, Any]) -> Constraint:
         return Constraint(json_schema=json.dumps(schema, ensure_ascii=False))
     except RecursionError as error:
         raise FieldError("tools", "the schema of a tool is nested too deeply") from error
-    except RequestError as error:
-        raise FieldError("tools", str(error)) from error

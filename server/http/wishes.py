@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from omruntime.constraint import Constraint
-from omruntime.errors import FieldError, RequestError
+from omruntime.errors import FieldError
 from omruntime.sampling_params import SamplingParams
 from server.http.schema import (
     ChatBody,
@@ -113,8 +113,7 @@ def _message(number: int, message: Message) -> ChatMessage:
     for name in _NOT_BUILT_IN:
         if (message.model_extra or {}).get(name):
             raise FieldError("messages", f"{where}: {name} is not built in")
-    if message.role == "function":
-        raise FieldError("messages", f"{where}: the role function is not built in; use tool")
+    require_role("messages", where, message.role)
     extras = _extras(where, message)
     if message.content is None and not message.tool_calls:
         raise FieldError("messages", f"{where} has no content; set it")
@@ -140,18 +139,37 @@ def _extras(where: str, message: Message) -> dict[str, Any] | None:
     return found or None
 
 
-def _call(where: str, call: ToolCall) -> dict[str, Any]:
-    arguments = call.function.arguments
+def require_role(param: str, where: str, role: str) -> None:
+    """Refuse OpenAI's older role for results; which others there are is the template's to say.
+
+    Raises:
+        FieldError: Of the field `param`; the message says where in it.
+    """
+    if role == "function":
+        raise FieldError(param, f"{where}: the role function is not built in; use tool")
+
+
+def require_arguments(
+    param: str, where: str, name: str, arguments: str | dict[str, Any]
+) -> dict[str, Any]:
+    """The arguments of an earlier call as a mapping.
+
+    Raises:
+        FieldError: Of the field `param`: they are no JSON object; the message says where in it.
+    """
     try:
         decoded = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
     except (ValueError, RecursionError):
         decoded = None
     if not isinstance(decoded, dict):
-        raise FieldError(
-            "messages",
-            f"{where}: the arguments of {call.function.name[:64]!r} are no JSON object",
-        )
-    function = {"name": call.function.name, "arguments": decoded}
+        raise FieldError(param, f"{where}: the arguments of {name[:64]!r} are no JSON object")
+    return decoded
+
+
+def _call(where: str, call: ToolCall) -> dict[str, Any]:
+    name = call.function.name
+    decoded = require_arguments("messages", where, name, call.function.arguments)
+    function = {"name": name, "arguments": decoded}
     plain: dict[str, Any] = {"type": "function", "function": function}
     return plain if call.id is None else {"id": call.id, **plain}
 
@@ -215,8 +233,6 @@ def _constraint(wanted: ResponseFormat | None) -> Constraint | None:
         return Constraint(json_schema=text)
     except RecursionError as error:
         raise FieldError("response_format", "the schema is nested too deeply") from error
-    except RequestError as error:
-        raise FieldError("response_format", str(error)) from error
 
 
 def _allowed(token_ids: list[int] | None) -> tuple[int, ...]:

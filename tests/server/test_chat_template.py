@@ -149,3 +149,26 @@ def test_a_template_that_does_not_compile_is_refused_with_line_and_reason() -> N
     """BL-14: when the bundle is opened, not with the first chat."""
     with pytest.raises(BundleError, match=r"chat_template\.jinja is not valid in line 2: .*endfor"):
         render("{% for m in messages %}\n{% endif %}")
+
+
+@pytest.mark.parametrize(
+    ("source", "role", "is_known"),
+    [
+        (CHAT_TEMPLATE, "tool", True),
+        (CHAT_TEMPLATE, "asistant", False),
+        (CHAT_TEMPLATE, "developer", False),
+        ("{% if messages[0].role == 'critic' %}c{% endif %}", "critic", True),
+        ('{% if messages[0]["role"] == "critic" %}c{% endif %}', "critic", True),
+        ("{# a critic #}x", "critic", False),
+    ],
+)
+def test_a_role_is_one_of_four_or_named_by_the_template(
+    source: str, role: str, is_known: bool
+) -> None:
+    template, chat = ChatTemplate(source, "t"), (ChatMessage(role, "x"),)
+    if is_known:
+        assert template.render(chat, {})
+    else:
+        with pytest.raises(RequestError, match=f"role '{role}' is unknown") as caught:
+            template.render(chat, {})
+        assert caught.value.param == "messages"

@@ -83,8 +83,9 @@ def test_equal_constraints_are_compiled_once_and_elsewhere(compiler: FakeCompile
 def test_a_refusal_is_told_and_not_kept(compiler: FakeCompiler) -> None:
     cache = GrammarCache(lambda: compiler)
     for _ in range(2):
-        with pytest.raises(RequestError, match="allows no answer"):
+        with pytest.raises(RequestError, match="allows no answer") as caught:
             text_of(cache, "bad")
+        assert caught.value.param == "constraint"
     assert compiler.compiled == ["bad", "bad"]
 
 

@@ -215,7 +215,7 @@ def test_an_answer_that_is_cut_is_incomplete(server: Serving, stream: bool) -> N
         ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice", "tool_choice"),
         ({"text": {"format": {"type": "json_schema"}}}, "text", "no name or no schema"),
         ({"text": {"verbosity": "low"}}, "text", "verbosity"),
-        ({"input": []}, "messages", "empty"),
+        ({"input": []}, "input", "empty"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input", "'item_reference'"),
         ({"input": [{"content": "x"}]}, "input", "no role"),
         ({"input": [{"role": "user"}]}, "input", "no content"),
@@ -223,7 +223,7 @@ def test_an_answer_that_is_cut_is_incomplete(server: Serving, stream: bool) -> N
         ({"input": [{"type": "function_call_output", "output": "x"}]}, "input", "call_id"),
         ({"input": [{"role": "user", "content": [IMAGE]}]}, "input", "takes text"),
         ({"input": [{"type": "reasoning", "encrypted_content": "x"}]}, "input", "encrypted"),
-        ({"max_output_tokens": 0}, None, "max_new_tokens is 0"),
+        ({"max_output_tokens": 0}, "max_output_tokens", "max_output_tokens is 0"),
         ({"temperature": "hot"}, "temperature", "temperature"),
     ],
 )  # fmt: skip
