@@ -25,8 +25,8 @@ from bench.soak import slope
 from omruntime.errors import CallError
 from omruntime.sampling_params import SamplingParams
 from server.client import AsyncClient
+from server.client.arguments import CallOptions
 from server.client.async_session import AsyncClientSession
-from server.client.messages import CallOptions
 from server.pb import inference_pb2 as pb
 from server.pb import inference_pb2_grpc
 from tests.toy_server import toy_server

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import FinishReason
 from server.client import AsyncClient
-from server.client.messages import CallOptions
+from server.client.arguments import CallOptions
 from server.text import ChatMessage
 
 QUESTIONS = (

@@ -258,6 +258,11 @@ def prompt_to(request: TextRequest) -> pb.Prompt:
             return pb.Prompt(token_ids=pb.TokenIds(ids=request.token_ids))
         if request.messages is None:
             return pb.Prompt(text=request.text)
+        if any(m.extras for m in request.messages):
+            raise RequestError(
+                "a message has extras (tool calls, their results, thoughts), which gRPC does not "
+                "carry; leave them out, or send the conversation over HTTP"
+            )
         chat = pb.Chat(
             messages=[pb.ChatMessage(role=m.role, content=m.content) for m in request.messages]
         )

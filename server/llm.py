@@ -26,7 +26,13 @@ from server.generate import TextGenerator
 from server.loading import open_engine
 from server.loop_thread import LoopThread
 from server.score import Continuation, ScoreRequest, score
-from server.text import ChatMessage, ContinuationScore, TextDelta, TextRequest
+from server.text import (
+    ChatMessage,
+    ContinuationScore,
+    TextDelta,
+    TextRequest,
+    chat_message_of,
+)
 
 Prompt = str | Sequence[int]
 Conversation = Sequence[ChatMessage | Mapping[str, str]]
@@ -259,19 +265,4 @@ def _conversations(
     chats: Any = messages
     if any(isinstance(item, ChatMessage | Mapping) for item in chats):
         chats = [chats]
-    return [tuple(_message(item) for item in chat) for chat in chats]
-
-
-def _message(item: ChatMessage | Mapping[str, str]) -> ChatMessage:
-    if isinstance(item, ChatMessage):
-        return item
-    if not isinstance(item, Mapping):
-        raise RequestError(f"got the message {item!r}, wanted a mapping with role and content")
-    role, content = item.get("role"), item.get("content")
-    if (
-        item.keys() != {"role", "content"}
-        or not isinstance(role, str)
-        or not isinstance(content, str)
-    ):
-        raise RequestError(f"got the message {dict(item)!r}, wanted role and content as text")
-    return ChatMessage(role, content)
+    return [tuple(chat_message_of(item) for item in chat) for chat in chats]

@@ -5,10 +5,12 @@ Every front end (gRPC, HTTP, in-process) speaks these types and nothing else.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from omruntime.errors import RequestError
 from omruntime.outputs import RequestTimings
 from omruntime.sampling_params import SamplingParams
 from omruntime.scheduling.turn import Scheduling
@@ -27,6 +29,27 @@ class ChatMessage:
     role: str
     content: str
     extras: Mapping[str, Any] | None = None
+
+
+def chat_message_of(item: object) -> ChatMessage:
+    """A turn, given as one or as a mapping of role and content.
+
+    Raises:
+        RequestError: It is something else.
+    """
+    if isinstance(item, ChatMessage):
+        return item
+    if not isinstance(item, Mapping):
+        raise RequestError(
+            f"got the message {reprlib.repr(item)}, wanted a mapping with role and content"
+        )
+    role, content = item.get("role"), item.get("content")
+    if isinstance(role, str) and isinstance(content, str) and len(item) == 2:
+        return ChatMessage(role, content)
+    raise RequestError(
+        f"got the message {reprlib.repr(dict(item))}, wanted role and content as text and nothing "
+        f"else"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ on this machine.
 
 from __future__ import annotations
 
+from server.client.arguments import CallOptions
 from server.client.async_client import AsyncClient
 from server.client.async_session import AsyncClientSession
 from server.client.client import Client
-from server.client.messages import CallOptions
 from server.client.retries import Retries
 from server.client.security import ClientSecurity
 from server.client.session import ClientSession

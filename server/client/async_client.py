@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from types import TracebackType
 from typing import Any, Self
 
 import grpc
-from google.protobuf.message import Message
+from google.protobuf import message as protobuf
 from grpc_health.v1 import health_pb2
 
 from omruntime.outputs import EngineLoad
 from omruntime.sampling_params import SamplingParams
+from server.client.arguments import CallOptions, Continuations, Message, Prompt
 from server.client.async_control_calls import AsyncControlCalls
 from server.client.async_session import AsyncClientSession
 from server.client.messages import (
-    CallOptions,
-    Continuations,
     Generation,
-    Prompt,
     Scores,
     call_error,
+    closed_meanwhile,
+    detokenize_request,
     generate_request,
     generate_stream_request,
     generation_from,
@@ -35,10 +35,10 @@ from server.client.messages import (
 )
 from server.client.retries import Retries, retried_async, retried_async_stream
 from server.client.security import ClientSecurity
-from server.client.stubs import HEALTH_RETRY_S, ClientStubs, not_ready
+from server.client.stubs import HEALTH_RETRY_S, ClientStubs, closed, not_ready
 from server.grpc_messages import delta_from
-from server.pb import control_pb2, inference_pb2
-from server.text import ChatMessage, TextDelta
+from server.pb import control_pb2
+from server.text import TextDelta
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _DEFAULT_PARAMS = SamplingParams()
@@ -69,7 +69,12 @@ class AsyncClient:
         self.target = require_target(target)
         self._retries = retries
         self._channel = security.open_aio_channel(target)
-        self._stubs = ClientStubs(self._channel, security.metadata)
+        self._is_closed = False
+        self._stubs = ClientStubs(self._channel, security.metadata, self._require_open)
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise closed("AsyncClient")
 
     async def __aenter__(self) -> Self:
         return self
@@ -84,6 +89,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Cancel what runs and close the connection."""
+        self._is_closed = True
         await self._channel.close()
 
     async def generate(
@@ -108,7 +114,7 @@ class AsyncClient:
         async def begin(left_s: float | None) -> AsyncGenerator[TextDelta, None]:
             call = self._stubs.inference.GenerateStream(message, timeout=left_s)
             try:
-                with translated_errors(self.target):
+                with self._translated_errors():
                     async for event in call:
                         yield delta_from(event)
             finally:
@@ -136,7 +142,7 @@ class AsyncClient:
 
     async def tokenize(
         self,
-        prompt: str | Sequence[ChatMessage],
+        prompt: str | Sequence[Message],
         add_special_tokens: bool | None = None,
         model: str | None = None,
     ) -> tuple[int, ...]:
@@ -148,14 +154,12 @@ class AsyncClient:
         self, token_ids: Sequence[int], skip_special_tokens: bool = True, model: str | None = None
     ) -> str:
         """As `Client.detokenize`."""
-        message = inference_pb2.DetokenizeRequest(
-            token_ids=token_ids, skip_special_tokens=skip_special_tokens, model=model
-        )
+        message = detokenize_request(token_ids, skip_special_tokens, model)
         return str((await self._call(self._stubs.inference.Detokenize, message)).text)
 
     async def server_info(self) -> control_pb2.GetServerInfoResponse:
         """As `Client.server_info`."""
-        with translated_errors(self.target):
+        with self._translated_errors():
             info: control_pb2.GetServerInfoResponse = await self._stubs.control.GetServerInfo(
                 control_pb2.GetServerInfoRequest()
             )
@@ -163,7 +167,7 @@ class AsyncClient:
 
     async def model_info(self) -> control_pb2.GetModelInfoResponse:
         """As `Client.model_info`."""
-        with translated_errors(self.target):
+        with self._translated_errors():
             info: control_pb2.GetModelInfoResponse = await self._stubs.control.GetModelInfo(
                 control_pb2.GetModelInfoRequest()
             )
@@ -171,12 +175,12 @@ class AsyncClient:
 
     async def load(self) -> EngineLoad:
         """As `Client.load`."""
-        with translated_errors(self.target):
+        with self._translated_errors():
             return load_from(await self._stubs.control.GetLoad(control_pb2.GetLoadRequest()))
 
     async def abort(self, request_id: str) -> None:
         """As `Client.abort`."""
-        with translated_errors(self.target):
+        with self._translated_errors():
             await self._stubs.control.Abort(control_pb2.AbortRequest(request_id=request_id))
 
     @property
@@ -205,13 +209,28 @@ class AsyncClient:
         except TimeoutError:
             raise not_ready(self.target, timeout_s, reason) from None
 
+    @contextmanager
+    def _translated_errors(self) -> Iterator[None]:
+        """As `translated_errors`; gRPC also raises CancelledError where a channel was closed."""
+        try:
+            with translated_errors(self.target):
+                yield
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if not self._is_closed or (task is not None and task.cancelling()):
+                raise
+            raise closed_meanwhile() from error
+
     async def _call(
-        self, rpc: Callable[..., Any], message: Message, options: CallOptions = _DEFAULT_OPTIONS
+        self,
+        rpc: Callable[..., Any],
+        message: protobuf.Message,
+        options: CallOptions = _DEFAULT_OPTIONS,
     ) -> Any:
         """The reply to a unary call that uses the engine or its tokenizer."""
 
         async def once(left_s: float | None) -> Any:
-            with translated_errors(self.target):
+            with self._translated_errors():
                 return await rpc(message, timeout=left_s)
 
         return await retried_async(self._retries, options.timeout_s, once)

@@ -8,20 +8,19 @@ from types import TracebackType
 from typing import Any, Self
 
 import grpc
-from google.protobuf.message import Message
+from google.protobuf import message as protobuf
 from grpc_health.v1 import health_pb2
 
 from omruntime.outputs import EngineLoad
 from omruntime.owner_process import OwnerProcess
 from omruntime.sampling_params import SamplingParams
+from server.client.arguments import CallOptions, Continuations, Message, Prompt
 from server.client.control_calls import ControlCalls
 from server.client.messages import (
-    CallOptions,
-    Continuations,
     Generation,
-    Prompt,
     Scores,
     call_error,
+    detokenize_request,
     generate_request,
     generate_stream_request,
     generation_from,
@@ -35,10 +34,10 @@ from server.client.messages import (
 from server.client.retries import Retries, retried, retried_stream
 from server.client.security import ClientSecurity
 from server.client.session import ClientSession
-from server.client.stubs import HEALTH_RETRY_S, ClientStubs, not_ready
+from server.client.stubs import HEALTH_RETRY_S, ClientStubs, closed, not_ready
 from server.grpc_messages import delta_from
-from server.pb import control_pb2, inference_pb2
-from server.text import ChatMessage, TextDelta
+from server.pb import control_pb2
+from server.text import TextDelta
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _DEFAULT_PARAMS = SamplingParams()
@@ -73,12 +72,13 @@ class Client:
         self._retries = retries
         self._owner = OwnerProcess("this Client")
         self._channel = security.open_channel(target)
-        self._stubs_here = ClientStubs(self._channel, security.metadata)
+        self._is_closed = False
+        self._stubs = ClientStubs(self._channel, security.metadata, self._require_open)
 
-    @property
-    def _stubs(self) -> ClientStubs:
+    def _require_open(self) -> None:
         self._owner.require()
-        return self._stubs_here
+        if self._is_closed:
+            raise closed("Client")
 
     def __enter__(self) -> Self:
         return self
@@ -94,6 +94,7 @@ class Client:
     def close(self) -> None:
         """Cancel what runs and close the connection; nothing in a forked child."""
         if self._owner.is_here:
+            self._is_closed = True
             self._channel.close()
 
     def generate(
@@ -167,7 +168,7 @@ class Client:
 
     def tokenize(
         self,
-        prompt: str | Sequence[ChatMessage],
+        prompt: str | Sequence[Message],
         add_special_tokens: bool | None = None,
         model: str | None = None,
     ) -> tuple[int, ...]:
@@ -179,9 +180,7 @@ class Client:
         self, token_ids: Sequence[int], skip_special_tokens: bool = True, model: str | None = None
     ) -> str:
         """The text of token ids."""
-        message = inference_pb2.DetokenizeRequest(
-            token_ids=token_ids, skip_special_tokens=skip_special_tokens, model=model
-        )
+        message = detokenize_request(token_ids, skip_special_tokens, model)
         return str(self._call(self._stubs.inference.Detokenize, message).text)
 
     def server_info(self) -> control_pb2.GetServerInfoResponse:
@@ -245,7 +244,10 @@ class Client:
         raise not_ready(self.target, timeout_s, reason)
 
     def _call(
-        self, rpc: Callable[..., Any], message: Message, options: CallOptions = _DEFAULT_OPTIONS
+        self,
+        rpc: Callable[..., Any],
+        message: protobuf.Message,
+        options: CallOptions = _DEFAULT_OPTIONS,
     ) -> Any:
         """The reply to a unary call that uses the engine or its tokenizer."""
 

@@ -1,4 +1,4 @@
-"""What the Python client takes and gives, and how it looks on the wire.
+"""How what the Python client takes and gives looks on the wire.
 
 Shared by the synchronous and the asyncio client. Needs gRPC and protobuf, no engine.
 """
@@ -7,30 +7,22 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import grpc
 
 from omruntime.errors import CallError, RequestError
 from omruntime.outputs import EngineLoad
 from omruntime.sampling_params import SamplingParams
-from omruntime.scheduling.turn import Scheduling
+from server.client.arguments import CallOptions, Continuations, Message, Prompt, text_request
 from server.grpc_messages import delta_from, prompt_to, sampling_params_to
 from server.grpc_options import output_to, scheduling_to, score_from
 from server.pb import control_pb2
 from server.pb import inference_pb2 as pb
 from server.retry_info import retry_after_of
-from server.text import (
-    ChatMessage,
-    ContinuationScore,
-    OutputOptions,
-    TextDelta,
-    TextRequest,
-)
+from server.text import ContinuationScore, TextDelta
 
 # Above the server's default for a message, so that the client never is the narrower end.
 MAX_MESSAGE_BYTES = 64 << 20
@@ -72,64 +64,6 @@ class Scores:
     request_id: str
     model: str
     scores: tuple[ContinuationScore, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CallOptions:
-    """What a call may say beside prompt and sampling parameters.
-
-    Attributes:
-        request_id: Default: the client makes one.
-        model: Default: the served model.
-        cache_salt: Cached prompt beginnings are shared among equal salts only.
-        template_arguments: Extra variables for the chat template.
-        scheduling: Wishes about the request's turn; its deadline is `timeout_s`.
-        output: What the reply holds; without effect on `score`.
-        bypasses_prefix_cache: Compute the prompt anew and remember nothing of it for others.
-        timeout_s: Deadline of the whole call in seconds; None waits without end.
-    """
-
-    request_id: str | None = None
-    model: str | None = None
-    cache_salt: str = ""
-    template_arguments: Mapping[str, Any] | None = None
-    timeout_s: float | None = None
-    scheduling: Scheduling = field(default_factory=Scheduling)
-    output: OutputOptions = field(default_factory=OutputOptions)
-    bypasses_prefix_cache: bool = False
-
-
-Prompt = str | Sequence[int] | Sequence[ChatMessage]
-"""Text, token ids or a conversation."""
-
-Continuations = Sequence[str | Sequence[int]]
-"""Texts or token ids."""
-
-
-def text_request(prompt: Prompt, params: SamplingParams, options: CallOptions) -> TextRequest:
-    """A request in the domain's words.
-
-    Raises:
-        RequestError: The prompt mixes token ids and messages.
-    """
-    text = prompt if isinstance(prompt, str) else None
-    messages: tuple[ChatMessage, ...] | None = None
-    token_ids: tuple[int, ...] | None = None
-    if not isinstance(prompt, str):
-        messages = tuple(item for item in prompt if isinstance(item, ChatMessage)) or None
-        if messages is None:
-            token_ids = tuple(item for item in prompt if isinstance(item, int))
-        if len(messages or token_ids or ()) != len(prompt):
-            raise RequestError("the prompt mixes types; wanted text, token ids or ChatMessages")
-    return TextRequest(
-        request_id=options.request_id if options.request_id is not None else uuid.uuid4().hex,
-        params=params,
-        text=text,
-        token_ids=token_ids,
-        messages=messages,
-        template_arguments=options.template_arguments,
-        cache_salt=options.cache_salt,
-    )
 
 
 def generate_request(
@@ -200,16 +134,41 @@ def score_request(
 
 
 def tokenize_request(
-    prompt: str | Sequence[ChatMessage], add_special_tokens: bool | None, model: str | None
+    prompt: str | Sequence[Message], add_special_tokens: bool | None, model: str | None
 ) -> pb.TokenizeRequest:
-    """The message of a Tokenize call."""
-    message = pb.TokenizeRequest(model=model, add_special_tokens=add_special_tokens)
-    if isinstance(prompt, str):
-        message.text = prompt
-    else:
-        request = text_request(prompt, SamplingParams(), CallOptions())
-        message.chat.CopyFrom(prompt_to(request).chat)
+    """The message of a Tokenize call.
+
+    Raises:
+        RequestError: A value cannot be sent, or the prompt is token ids already.
+    """
+    request = text_request(prompt, SamplingParams(), CallOptions())
+    if request.token_ids is not None:
+        raise RequestError("the prompt is a list of token ids, wanted text or messages")
+    try:
+        message = pb.TokenizeRequest(
+            model=model, add_special_tokens=add_special_tokens, text=request.text
+        )
+        if request.messages is not None:
+            message.chat.CopyFrom(prompt_to(request).chat)
+    except (TypeError, ValueError) as error:
+        raise RequestError(f"the request cannot be sent: {error}") from error
     return message
+
+
+def detokenize_request(
+    token_ids: Sequence[int], skip_special_tokens: bool, model: str | None
+) -> pb.DetokenizeRequest:
+    """The message of a Detokenize call.
+
+    Raises:
+        RequestError: A value cannot be sent.
+    """
+    try:
+        return pb.DetokenizeRequest(
+            token_ids=token_ids, skip_special_tokens=skip_special_tokens, model=model
+        )
+    except (TypeError, ValueError) as error:
+        raise RequestError(f"the request cannot be sent: {error}; wanted token ids") from error
 
 
 def generation_from(response: pb.GenerateResponse) -> Generation:
@@ -230,7 +189,7 @@ def require_target(target: str) -> str:
     Raises:
         RequestError: It is none of the accepted forms; the message lists them.
     """
-    if not _TARGET.fullmatch(target):
+    if not isinstance(target, str) or not _TARGET.fullmatch(target):
         raise RequestError(
             f"target is {target!r}, wanted host:port, [ipv6]:port, ipv4:address:port, "
             f"ipv6:[address]:port, dns:host:port or unix:path"
@@ -269,9 +228,16 @@ def call_error(error: grpc.RpcError, target: str) -> CallError:
     if code is grpc.StatusCode.UNAVAILABLE and _is_unreachable(details):
         reason = f"no server answers at {target}: {details}{tls_hint(details, target)}"
         return CallError(code.name, reason, is_unsent=True)
+    if code is grpc.StatusCode.CANCELLED and "channel closed" in details.lower():
+        return closed_meanwhile()
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return CallError(code.name, f"the deadline passed before {target} answered in full")
     return CallError(code.name, details or code.name, retry_after_s)
+
+
+def closed_meanwhile() -> CallError:
+    """Why a call ended when its client was closed."""
+    return CallError("CANCELLED", "the client was closed while the call ran; leave it open")
 
 
 def _is_unreachable(details: str) -> bool:

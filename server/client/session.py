@@ -14,7 +14,8 @@ import grpc
 
 from omruntime.owner_process import OwnerProcess
 from omruntime.sampling_params import SamplingParams
-from server.client.messages import CallOptions, Prompt, call_error
+from server.client.arguments import CallOptions, Prompt
+from server.client.messages import call_error
 from server.client.retries import Retries, retried_stream
 from server.client.session_frames import (
     Credits,

@@ -12,7 +12,8 @@ import grpc
 
 from omruntime.errors import CallError, RequestError
 from omruntime.sampling_params import SamplingParams
-from server.client.messages import CallOptions, Prompt, generate_stream_request
+from server.client.arguments import CallOptions, Prompt
+from server.client.messages import generate_stream_request
 from server.grpc_messages import delta_from
 from server.pb import inference_pb2 as pb
 from server.text import TextDelta

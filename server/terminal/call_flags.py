@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from omruntime.scheduling.turn import Scheduling, Urgency
-from server.client.messages import CallOptions
+from server.client.arguments import CallOptions
 from server.client.security import KEY_VARIABLE, ClientSecurity, read_api_key
 from server.text import OutputOptions
 

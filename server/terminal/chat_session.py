@@ -7,7 +7,7 @@ import sys
 from omruntime.errors import CallError
 from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import FinishReason
-from server.client.messages import CallOptions
+from server.client.arguments import CallOptions
 from server.status import exit_code_of
 from server.terminal.terminal_client import TerminalClient
 from server.text import ChatMessage

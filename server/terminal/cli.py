@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from omruntime.errors import CallError, OmError, RequestError
 from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import FinishReason
-from server.client.messages import Generation, Prompt
+from server.client.arguments import Prompt
+from server.client.messages import Generation
 from server.status import exit_code_of
 from server.terminal.call_flags import add_call_flags, call_options_of, security_of
 from server.terminal.chat_session import ChatSession

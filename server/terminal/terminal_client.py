@@ -15,14 +15,8 @@ from typing import TypeVar
 
 from omruntime.sampling_params import SamplingParams
 from server.client import Client
-from server.client.messages import (
-    CallOptions,
-    Continuations,
-    Generation,
-    Prompt,
-    Scores,
-    require_target,
-)
+from server.client.arguments import CallOptions, Continuations, Prompt
+from server.client.messages import Generation, Scores, require_target
 from server.client.security import ClientSecurity
 from server.text import TextDelta
 

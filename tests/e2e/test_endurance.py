@@ -13,7 +13,7 @@ from omruntime.outputs import EngineLoad
 from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import FinishReason
 from server.client import AsyncClient, Client
-from server.client.messages import CallOptions
+from server.client.arguments import CallOptions
 from server.pb import inference_pb2 as pb
 from server.pb import inference_pb2_grpc
 from server.text import OutputOptions, TextDelta

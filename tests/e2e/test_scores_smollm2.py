@@ -10,7 +10,7 @@ import pytest
 from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import FinishReason
 from server.client import Client
-from server.client.messages import CallOptions
+from server.client.arguments import CallOptions
 from server.text import TextDelta
 
 FRANCE = "The capital of France is"

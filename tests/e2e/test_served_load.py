@@ -13,7 +13,7 @@ import pytest
 from omruntime.errors import CallError
 from omruntime.sampling_params import SamplingParams
 from server.client import AsyncClient, Client
-from server.client.messages import CallOptions
+from server.client.arguments import CallOptions
 from tests.e2e.hf_reference import NUM_NEW_TOKENS, Reference, require_equal
 from tests.e2e.server_child import SHORT_CONTEXT, ServerChild
 

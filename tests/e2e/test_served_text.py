@@ -13,7 +13,7 @@ from omruntime.errors import CallError
 from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import FinishReason
 from server.client import Client
-from server.client.messages import CallOptions, Prompt
+from server.client.arguments import CallOptions, Prompt
 from server.text import ChatMessage, TextDelta
 from tests.e2e.hf_reference import QUESTIONS, Reference
 

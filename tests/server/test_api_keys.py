@@ -24,7 +24,7 @@ from omruntime.sampling_params import SamplingParams
 from omruntime.scheduling.turn import Scheduling
 from omruntime.sequence import FinishReason
 from server.client import AsyncClient, Client
-from server.client.messages import CallOptions
+from server.client.arguments import CallOptions
 from server.client.security import ClientSecurity
 from server.generate import TextGenerator
 from server.pb import inference_pb2 as pb

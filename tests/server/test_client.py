@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from contextlib import aclosing
+from typing import Any
 
+import numpy as np
 import pytest
 
 from omruntime.errors import CallError, RequestError
 from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import FinishReason
 from server.client import AsyncClient, Client
-from server.client.messages import CallOptions, require_target
+from server.client.arguments import CallOptions
+from server.client.messages import require_target
 from server.text import ChatMessage, TextDelta
 from tests.forked_child import said_by_forked_child
 from tests.server.wire_fakes import TIMINGS, USAGE, FakeGenerator, FakeServer, end
@@ -187,9 +191,121 @@ def test_n_answers_in_one_stream(server: FakeServer, client: Client) -> None:
     assert [(d.index, d.text) for d in deltas if d.text] == [(1, "b"), (0, "a")]
 
 
-def test_a_mixed_prompt_is_refused_before_anything_is_sent() -> None:
-    with Client("localhost:1") as client, pytest.raises(RequestError, match="mixes types"):
-        client.generate([1, "x"])  # type: ignore[list-item]
+TURN = {"role": "user", "content": "hi"}
+
+
+def test_messages_may_be_mappings(server: FakeServer, client: Client) -> None:
+    client.generate([TURN])
+    client.generate([TURN, CHAT[0]])
+    assert client.tokenize([TURN]) == client.tokenize(CHAT)
+    assert [r.messages for r in server.generator.requests] == [tuple(CHAT), (CHAT[0], CHAT[0])]
+
+
+def test_token_ids_of_other_libraries_are_integers(server: FakeServer, client: Client) -> None:
+    client.generate(np.array([3, 4]))  # type: ignore[arg-type]
+    assert server.generator.requests[0].token_ids == (3, 4)
+
+
+WRONG_PROMPTS = [
+    (5, r"prompt is 5 \(int\), wanted text, a list of token ids"),
+    (None, r"prompt is None"),
+    (b"abc", r"\(bytes\)"),
+    (TURN, "one message.*put it into a list"),
+    (CHAT[0], "one message.*put it into a list"),
+    (["a", "b"], "list of texts.*send a request for each"),
+    ([1, "x"], "list of int and str"),
+    ([True], "list of bool"),
+    ([0.5], "list of float"),
+    ([TURN, 5], r"mixes types \(dict and int\)"),
+    ([{"role": "user"}], "wanted role and content as text"),
+    ([{"role": "user", "content": [{"type": "text", "text": "x"}]}], "content as text"),
+    ([{**TURN, "name": "n"}], "nothing else"),
+    ([ChatMessage("user", "x", {"tool_call_id": "1"})], "extras.*over HTTP"),
+]
+
+
+@pytest.mark.parametrize(("prompt", "words"), WRONG_PROMPTS)
+def test_a_wrong_prompt_is_refused_before_anything_is_sent(prompt: Any, words: str) -> None:
+    """By both clients and both sessions, with what was got and what was wanted."""
+
+    async def run() -> None:
+        async with AsyncClient("localhost:1") as client:
+            with pytest.raises(RequestError, match=words):
+                await client.generate(prompt)
+            async with client.session() as session:
+                with pytest.raises(RequestError, match=words):
+                    await anext(session.stream(prompt))
+
+    with Client("localhost:1") as client:
+        calls = (client.generate, client.stream, client.tokenize)
+        for call in (*calls, lambda p: client.score(p, ["x"])):
+            with pytest.raises(RequestError, match=words):
+                list(call(prompt))  # type: ignore[operator]
+        with client.session() as session, pytest.raises(RequestError, match=words):
+            next(session.stream(prompt))
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda c: c.generate("x", CallOptions("r")), r"\(CallOptions\), wanted.*options="),
+        (lambda c: c.generate("x", {"n": 2}), r"\(dict\), wanted SamplingParams$"),
+        (lambda c: c.generate("x", options=SamplingParams()), r"wanted CallOptions.*params="),
+        (lambda c: c.tokenize([1, 2]), "list of token ids, wanted text or messages"),
+        (lambda c: c.tokenize("x", model=5), "cannot be sent"),
+        (lambda c: c.detokenize("abc"), "wanted token ids"),
+        (lambda c: c.detokenize(5), "wanted token ids"),
+        (lambda c: c.score("x", "y"), "put it into a list"),
+        (lambda c: c.score("x", 5), "cannot be sent"),
+        (lambda c: c.generate("x", SamplingParams(), CallOptions(timeout_s=0)), "timeout_s is 0"),
+        (lambda c: CallOptions(timeout_s="3"), r"timeout_s is '3', wanted seconds above 0"),
+        (lambda c: Client(5), "target is 5, wanted host:port"),
+    ],
+)
+def test_wrong_arguments_are_refused(call: Callable[[Client], object], words: str) -> None:
+    with Client("localhost:1") as client, pytest.raises(RequestError, match=words):
+        call(client)
+
+
+def test_a_closed_client_says_so(server: FakeServer) -> None:
+    with Client(server.target) as client:
+        control, session = client.control, client.session()
+    for call in (
+        lambda: client.generate("x"),
+        lambda: next(client.stream("x")),
+        client.load,
+        control.buckets,
+        lambda: next(control.watch_load()),
+        client.session,
+        lambda: client.wait_ready(1),
+    ):
+        with pytest.raises(RequestError, match="this Client is closed; open another one"):
+            call()  # type: ignore[operator]
+    with pytest.raises(CallError, match="session was closed; open another one"):
+        next(session.stream("x"))
+
+
+def test_closing_a_client_ends_its_calls_by_name(server: FakeServer) -> None:
+    server.generator.script = [TextDelta(0, "a", (1,)), FakeGenerator.HOLD]
+    client = Client(server.target)
+    stream = client.stream("x")
+    next(stream)
+    client.close()
+    with pytest.raises(CallError, match="client was closed while the call ran"):
+        next(stream)
+
+    async def run() -> None:
+        client = AsyncClient(server.target)
+        stream = client.stream("x")
+        await anext(stream)
+        await client.close()
+        with pytest.raises(CallError, match="client was closed while the call ran"):
+            await anext(stream)
+        with pytest.raises(RequestError, match="this AsyncClient is closed; open another one"):
+            await client.generate("x")
+
+    asyncio.run(run())
 
 
 def test_a_forked_child_is_refused_and_the_parent_goes_on(client: Client) -> None:

@@ -14,7 +14,7 @@ from omruntime.errors import CallError, OverloadedError, RequestError
 from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import FinishReason
 from server.client import AsyncClient, Client
-from server.client.messages import CallOptions
+from server.client.arguments import CallOptions
 from server.client.retries import Retries
 from server.client.session_frames import NUM_CREDITS
 from server.text import TextDelta

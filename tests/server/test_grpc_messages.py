@@ -15,7 +15,8 @@ from omruntime.sampling_params import MAX_SEED, SamplingParams
 from omruntime.scheduling.turn import Scheduling, Urgency
 from omruntime.sequence import FinishReason
 from omruntime.step import TokenLogprobs
-from server.client.messages import CallOptions, generate_request, generate_stream_request
+from server.client.arguments import CallOptions
+from server.client.messages import generate_request, generate_stream_request
 from server.grpc_messages import (
     choice_to,
     delta_from,

@@ -11,7 +11,7 @@ import pytest
 
 from omruntime.sequence import FinishReason
 from server.client import Client
-from server.client.messages import CallOptions
+from server.client.arguments import CallOptions
 from server.logs import log_finished, request_id_var, set_up_logging
 from server.request_tally import RequestTally
 from server.text import TextDelta

@@ -12,7 +12,7 @@ from omruntime.errors import CallError, RequestError
 from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import FinishReason
 from server.client import Client
-from server.client.messages import CallOptions
+from server.client.arguments import CallOptions
 from server.grpc_service import MAX_EVENT_TOKENS
 from server.pb import inference_pb2 as pb
 from server.pb import inference_pb2_grpc

@@ -15,7 +15,7 @@ from omruntime.sampling_params import SamplingParams
 from omruntime.scheduling.turn import Scheduling, Urgency
 from omruntime.sequence import FinishReason, Request
 from server.client import AsyncClient, Client
-from server.client.messages import CallOptions
+from server.client.arguments import CallOptions
 from server.pb import inference_pb2 as pb
 from server.pb import inference_pb2_grpc
 from tests.server.scored_script import Scored, scored, scored_server

@@ -13,7 +13,7 @@ from omruntime.outputs import TokenDelta
 from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import FinishReason, Request
 from server.client import AsyncClient, Client
-from server.client.messages import CallOptions
+from server.client.arguments import CallOptions
 from server.score import MAX_SCORE_CHARS, ScoreRequest, score
 from server.text import ChatMessage, ContinuationScore, PromptToken, TextDelta, TextRequest, Usage
 from tests.server.scored_script import (
