@@ -31,6 +31,10 @@ stands in `server/status.py`.
         └── OutOfDeviceMemoryError
 """
 
+from __future__ import annotations
+
+from typing import Self
+
 
 class OmError(Exception):
     """Base of all errors that omserve raises on purpose."""
@@ -126,6 +130,11 @@ class OverloadedError(OmError):
     def __init__(self, message: str, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+    @classmethod
+    def until(cls, message: str, retry_after_s: float) -> Self:
+        """The error of a wait that is known; the message says it, too."""
+        return cls(f"{message}; retry after {max(retry_after_s, 0.1):.1f} s", retry_after_s)
 
 
 class RateLimitedError(OverloadedError):

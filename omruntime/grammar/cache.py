@@ -79,8 +79,8 @@ class GrammarCache:
 
     def _begin(self, constraint: Constraint) -> Future[Grammar]:
         if self._work.qsize() >= MAX_WAITING:
-            raise OverloadedError(
-                f"{MAX_WAITING} constraints wait to be compiled already; retry later", RETRY_S
+            raise OverloadedError.until(
+                f"{MAX_WAITING} constraints wait to be compiled already", RETRY_S
             )
         future: Future[Grammar] = Future()
         self._grammars[constraint.key] = future

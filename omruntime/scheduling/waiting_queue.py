@@ -76,18 +76,18 @@ class WaitingQueue:
         if not self._num_sequences:
             return
         if self._num_sequences >= self._max_requests:
-            raise OverloadedError(
-                f"{self._num_sequences} requests are waiting, the limit max_queued_requests is "
-                f"{self._max_requests}; retry later",
+            raise OverloadedError.until(
+                f"the queue is full: {self._num_sequences} wait, max_queued_requests is "
+                f"{self._max_requests}",
                 self._pace.wait_for_request(self._clock()),
             )
         excess = self.num_tokens + num_tokens - self._max_tokens
         if excess > 0:
             # An empty queue takes a request of any size.
             excess = min(excess, self.num_tokens)
-            raise OverloadedError(
-                f"{self.num_tokens} tokens are waiting and the request has {num_tokens}, the "
-                f"limit max_queued_tokens is {self._max_tokens}; retry later",
+            raise OverloadedError.until(
+                f"the queue is full: requests with {self.num_tokens} tokens wait, this one has "
+                f"{num_tokens}, max_queued_tokens is {self._max_tokens}",
                 self._pace.wait_for_tokens(excess, num_tokens, self._clock()),
             )
 

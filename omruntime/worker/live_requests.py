@@ -127,16 +127,16 @@ class LiveRequests:
     def _require_room(self, request: Request) -> None:
         limits = self._limits
         if self._num_unanswered >= limits.max_queued_requests:
-            raise OverloadedError(
-                f"{self._num_unanswered} requests wait to be taken by the device process and "
-                f"max_queued_requests is {limits.max_queued_requests}; retry later",
+            raise OverloadedError.until(
+                f"the queue before the device process is full: {self._num_unanswered} wait, "
+                f"max_queued_requests is {limits.max_queued_requests}",
                 ANSWERED_S,
             )
         num_tokens = self._num_unanswered_tokens + len(request.prompt_token_ids)
         if self._num_unanswered and num_tokens > limits.max_queued_tokens:
-            raise OverloadedError(
-                f"{num_tokens} prompt tokens would wait to be taken by the device process and "
-                f"max_queued_tokens is {limits.max_queued_tokens}; retry later",
+            raise OverloadedError.until(
+                f"the queue before the device process is full: {num_tokens} prompt tokens would "
+                f"wait, max_queued_tokens is {limits.max_queued_tokens}",
                 ANSWERED_S,
             )
 

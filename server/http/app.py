@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import Response
+from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from omruntime.errors import OmError
@@ -52,7 +52,8 @@ def build_http_app(
         max_body_bytes: Larger bodies are refused before they are read.
         keys: One of them is asked for; None: none.
     """
-    app = FastAPI(title="omserve", version=omserve_version(), docs_url=None, redoc_url=None)
+    app = FastAPI(title="omserve", version=omserve_version(), openapi_url=None)
+    app.add_api_route("/openapi.json", lambda: JSONResponse(app.openapi()), include_in_schema=False)
     for routes in ROUTES:
         app.include_router(routes(gateway))
     for watching_routes in (metric_routes, ui_routes):

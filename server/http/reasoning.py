@@ -5,14 +5,17 @@ Found by rendering the bundle's chat template, unless the operator says so.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-from omruntime.errors import RequestError
+from omruntime.errors import PreconditionError, RequestError
 from server.http.think_splitter import CLOSE, OPEN
 from server.seams import TextGeneratorLike
 from server.text import ChatMessage
+
+logger = logging.getLogger(__name__)
 
 _PROBE = "omserve_probe"
 _ASK = (ChatMessage("user", "x"),)
@@ -40,7 +43,8 @@ class Reasoning:
         Args:
             parser: One of `settings.REASONING_PARSERS`.
         """
-        self._thinks = {"think": True, "none": False}.get(parser)
+        self._is_demanded = parser == "think"
+        self._thinks = False if parser == "none" else None
 
     async def beginning(
         self,
@@ -51,13 +55,29 @@ class Reasoning:
         """How the prompt of a conversation leaves off; None when the model does not think.
 
         Raises:
-            PreconditionError, RequestError: As `render_chat`.
+            PreconditionError, RequestError: As `render_chat`, or the operator has demanded what
+                the tokenizer does not allow.
         """
         if self._thinks is None:
-            self._thinks = await _shows_thoughts(generator)
+            self._thinks = await self._find(generator)
         if not self._thinks:
             return None
         return _beginning(await generator.render_chat(messages, arguments))
+
+    async def _find(self, generator: TextGeneratorLike) -> bool:
+        """Whether answers begin with a thought that can be told from the rest."""
+        if not (self._is_demanded or await _shows_thoughts(generator)):
+            return False
+        if await _is_in_texts(generator, CLOSE):
+            return True
+        reason = (
+            f"{CLOSE} is a special token of this bundle's tokenizer, which texts leave out, so "
+            f"thoughts cannot be told from answers"
+        )
+        if self._is_demanded:
+            raise PreconditionError(f"{reason}; start om-serve with --reasoning-parser none")
+        logger.warning("thoughts stay in the content: %s", reason)
+        return False
 
 
 async def _shows_thoughts(generator: TextGeneratorLike) -> bool:
@@ -68,11 +88,12 @@ async def _shows_thoughts(generator: TextGeneratorLike) -> bool:
     ]
     is_cut = bool(history) and _PROBE not in history
     is_opened = _beginning(asked) is Beginning.OPEN
-    if not (is_opened or CLOSE in direct or is_cut):
-        return False
-    # A tag that is a special token is left out of texts, so nothing could be found by it.
-    token_ids = await generator.tokenize(CLOSE, False)
-    return CLOSE in await generator.detokenize(token_ids, True)
+    return is_opened or CLOSE in direct or is_cut
+
+
+async def _is_in_texts(generator: TextGeneratorLike, tag: str) -> bool:
+    token_ids = await generator.tokenize(tag, False)
+    return tag in await generator.detokenize(token_ids, True)
 
 
 async def _rendered(

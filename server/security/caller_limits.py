@@ -117,8 +117,7 @@ class CallerLimits:
                 continue
             wait_s = allowance.wait_s(limit, now)
             if wait_s > 0:
-                raise RateLimitedError(
-                    f"the API key {caller.name!r} has used its {limit} {what} a minute; retry "
-                    f"after {wait_s:.1f} s",
+                raise RateLimitedError.until(
+                    f"the API key {caller.name!r} has used its {limit} {what} a minute",
                     wait_s,
                 )

@@ -59,7 +59,9 @@ def run_keys(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="om-serve keys", description=__doc__, allow_abbrev=False)
-    commands = parser.add_subparsers(dest="command", required=True, parser_class=_Parser)
+    commands = parser.add_subparsers(
+        dest="command", required=True, parser_class=_Parser, metavar="{add,list,remove}"
+    )
     add = commands.add_parser("add", help="make a key, print it once, store its hash")
     add.add_argument("name", help="of the key, for logs and messages")
     add.add_argument("--tenant", help="whose it is; several keys may share one; default: NAME")

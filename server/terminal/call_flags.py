@@ -9,7 +9,9 @@ from pathlib import Path
 
 from omruntime.scheduling.turn import Scheduling, Urgency
 from server.client.arguments import CallOptions
+from server.client.retries import Retries
 from server.client.security import KEY_VARIABLE, ClientSecurity, read_api_key
+from server.terminal.terminal_client import TerminalClient
 from server.text import OutputOptions
 
 
@@ -39,6 +41,14 @@ def add_call_flags(parser: argparse.ArgumentParser) -> None:
         help="extra variables for the chat template, an object",
     )
     parser.add_argument("--timeout-s", type=float, help="deadline in seconds; default: none")
+    parser.add_argument(
+        "--retries",
+        type=int,
+        default=0,
+        metavar="N",
+        help="tries beside the first where no server can have accepted the call: a refusal that "
+        "says when to come back, or no connection (default: %(default)s)",
+    )
     _add_scheduling_flags(parser)
 
 
@@ -56,19 +66,23 @@ def _add_security_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def security_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> ClientSecurity:
-    """TLS and API key of a parsed command line.
+def terminal_client_of(
+    arguments: argparse.Namespace, environ: Mapping[str, str], max_retries: int = 0
+) -> TerminalClient:
+    """The client of a parsed command line.
 
     Raises:
-        RequestError: The parts do not go together, or the key's file cannot be read.
+        RequestError: A value is out of range, the parts of the security do not go together, or the
+            key's file cannot be read.
     """
-    return ClientSecurity(
+    security = ClientSecurity(
         tls_ca=arguments.tls_ca,
         tls_cert=arguments.tls_cert,
         tls_key=arguments.tls_key,
         tls_server_name=arguments.tls_server_name,
         api_key=read_api_key(arguments.api_key_file, environ),
     )
+    return TerminalClient(arguments.target, security, Retries(max_retries))
 
 
 def _add_scheduling_flags(parser: argparse.ArgumentParser) -> None:

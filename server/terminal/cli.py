@@ -16,19 +16,18 @@ from omruntime.sequence import FinishReason
 from server.client.arguments import Prompt
 from server.client.messages import Generation
 from server.status import exit_code_of
-from server.terminal.call_flags import add_call_flags, call_options_of, security_of
+from server.terminal.call_flags import add_call_flags, call_options_of, terminal_client_of
 from server.terminal.chat_session import ChatSession
 from server.terminal.control import CONTROL_COMMANDS, add_control_commands, run_control
 from server.terminal.options import add_sampling_flags, parse_token_ids, sampling_params_of
 from server.terminal.parser import ClientParser, Commands
-from server.terminal.terminal_client import TerminalClient
 from server.text import ChatMessage, TextDelta
 
 _ROLES = ("system", "user", "assistant")
 
 _EPILOG = (
     "Exit codes: 0 done; 2 wrong usage, or the server refused a value (INVALID_ARGUMENT); "
-    "1 anything else, such as no server at the target; 130 Ctrl-C."
+    "1 anything else, such as no server at the target; 130 Ctrl-C, but 0 of top, which ends so."
 )
 
 
@@ -162,7 +161,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise RequestError(f"n is {params.n}, but a chat has one answer a turn; leave --n out")
     _refuse_without_effect(arguments, params)
     options = call_options_of(arguments, echo=arguments.command == "generate" and arguments.echo)
-    client = TerminalClient(arguments.target, security_of(arguments, os.environ))
+    client = terminal_client_of(arguments, os.environ, arguments.retries)
     if arguments.command == "chat":
         return ChatSession(client, params, options, arguments.system).run()
     prompt = _prompt_of(arguments)
@@ -199,7 +198,7 @@ def _run_score(arguments: argparse.Namespace) -> int:
     _refuse_unused_template_arguments(arguments)
     if arguments.top_logprobs and not arguments.json:
         raise RequestError("--top-logprobs is shown by score --json alone; add --json")
-    scores = TerminalClient(arguments.target, security_of(arguments, os.environ)).score(
+    scores = terminal_client_of(arguments, os.environ, arguments.retries).score(
         _prompt_of(arguments),
         arguments.continuations,
         arguments.top_logprobs,

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from google.protobuf.json_format import MessageToJson
+from google.protobuf.message import Message
 
 from omruntime.errors import RequestError
 from server.client import Client
 from server.pb import control_pb2 as pb
-from server.terminal.call_flags import add_connection_flags, security_of
+from server.terminal.call_flags import add_connection_flags, terminal_client_of
 from server.terminal.parser import ClientParser, Commands
-from server.terminal.tables import bucket_table, drain_line, load_lines
+from server.terminal.tables import bucket_table, drain_line, info_lines, load_lines
 from server.terminal.terminal_client import TerminalClient
 from server.terminal.top import run_top
 
@@ -50,7 +51,7 @@ def run_control(arguments: argparse.Namespace, environ: Mapping[str, str]) -> in
     Raises:
         RequestError, CallError: It cannot be sent, or failed.
     """
-    client = TerminalClient(arguments.target, security_of(arguments, environ))
+    client = terminal_client_of(arguments, environ)
     _, _, run = CONTROL_COMMANDS[arguments.command]
     return run(client, arguments)
 
@@ -62,6 +63,15 @@ def _one(client: TerminalClient, call: Callable[[Client], T]) -> T:
 
 def _add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the reply as JSON")
+
+
+def _info(client: TerminalClient, arguments: argparse.Namespace) -> int:
+    server, model = _one(client, lambda c: (c.server_info(), c.model_info()))
+    if arguments.json:
+        print(f'{{"server": {_json(server)}, "model": {_json(model)}}}')
+    else:
+        print("\n".join(info_lines(server, model)))
+    return 0
 
 
 def _load(client: TerminalClient, arguments: argparse.Namespace) -> int:
@@ -172,7 +182,7 @@ def _dump(client: TerminalClient, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _json(message: pb.WatchLoadResponse | pb.GetBucketsResponse) -> str:
+def _json(message: Message) -> str:
     return MessageToJson(message, preserving_proto_field_name=True)
 
 
@@ -184,6 +194,11 @@ def _add_nothing(_: argparse.ArgumentParser) -> None: ...
 
 
 CONTROL_COMMANDS: Mapping[str, tuple[str, _AddFlags, _Run]] = {
+    "info": (
+        "Show what is served, by which limits, and what unset sampling fields mean",
+        _add_json,
+        _info,
+    ),
     "load": ("Show what the server holds and has done", _add_json, _load),
     "top": (
         "Show what the server does in the terminal until Ctrl-C; a line for each look when piped",

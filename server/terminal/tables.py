@@ -7,6 +7,27 @@ from collections.abc import Iterable, Iterator, Sequence
 from server.pb import control_pb2 as pb
 
 
+def info_lines(server: pb.GetServerInfoResponse, model: pb.GetModelInfoResponse) -> Iterator[str]:
+    """Server and model, a line for each matter."""
+    state = pb.ServerState.Name(server.state).removeprefix("SERVER_STATE_").lower()
+    simulated = ", a SIMULATION" if server.is_simulated else ""
+    ends = ", ".join(map(str, model.eos_token_ids)) or "none"
+    unset = model.sampling_defaults
+    detail = f": {server.detail}" if server.detail else ""
+    yield f"server       omserve {server.version}, {state}{detail}"
+    yield f"device       {server.device}{simulated}; bundle for {model.profile} ({model.soc})"
+    yield f"model        {model.name} ({model.architecture}, {model.dtype})"
+    yield (
+        f"limits       {model.max_model_len} tokens of prompt and answer, {model.max_num_seqs} "
+        f"answers at once, {server.max_message_bytes:,} bytes a message"
+    )
+    yield f"vocabulary   {model.vocab_size}; ends: {ends} ({model.eos_source})"
+    yield (
+        f"unset means  temperature {unset.temperature:g}, top_k {unset.top_k}, top_p "
+        f"{unset.top_p:g}, min_p {unset.min_p:g}, repetition_penalty {unset.repetition_penalty:g}"
+    )
+
+
 def load_lines(snapshot: pb.WatchLoadResponse) -> Iterator[str]:
     """One snapshot, a line for each matter."""
     load = snapshot.load

@@ -17,6 +17,7 @@ from omruntime.sampling_params import SamplingParams
 from server.client import Client
 from server.client.arguments import CallOptions, Continuations, Prompt
 from server.client.messages import Generation, Scores, require_target
+from server.client.retries import Retries
 from server.client.security import ClientSecurity
 from server.text import TextDelta
 
@@ -33,7 +34,7 @@ class _End:
 class TerminalClient:
     """The calls of `om-client`, each over a connection of its own."""
 
-    def __init__(self, target: str, security: ClientSecurity) -> None:
+    def __init__(self, target: str, security: ClientSecurity, retries: Retries) -> None:
         """Check the target; nothing is sent yet.
 
         Raises:
@@ -41,6 +42,7 @@ class TerminalClient:
         """
         self._target = require_target(target)
         self._security = security
+        self._retries = retries
 
     def generate(self, prompt: Prompt, params: SamplingParams, options: CallOptions) -> Generation:
         """As `Client.generate`."""
@@ -63,7 +65,7 @@ class TerminalClient:
     def in_worker(self, call: Callable[[Client], Iterable[T]]) -> Generator[T, None, None]:
         """What a call gives, made in another thread; leaving early cancels it."""
         items: queue.SimpleQueue[T | _End] = queue.SimpleQueue()
-        client = Client(self._target, self._security)
+        client = Client(self._target, self._security, self._retries)
         threading.Thread(target=_pump, args=(call, client, items), daemon=True).start()
         try:
             while not isinstance(item := items.get(), _End):

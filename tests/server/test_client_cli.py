@@ -343,3 +343,15 @@ def test_echo_and_prompt_logprobs(scored: Scored, capsys: Capture) -> None:
     assert told == list(TOKENIZER.encode_text("a cat"))
     assert run_main([*argv, "--prompt-logprobs", "0"]) == 2
     assert "--prompt-logprobs is shown by" in capsys.readouterr().err
+
+
+def test_retries_try_again_what_was_refused(server: FakeServer, capsys: Capture) -> None:
+    server.generator.script = [OverloadedError("full", 0.001)]
+    argv = ["generate", "--target", server.target, "--prompt", "x"]
+    assert main([*argv, "--retries", "2"]) == 1
+    assert len(server.generator.requests) == 3
+    assert main(argv) == 1
+    assert len(server.generator.requests) == 4
+    assert "RESOURCE_EXHAUSTED: full" in capsys.readouterr().err
+    assert main([*argv, "--retries", "-1"]) == 2
+    assert "max_retries is -1" in capsys.readouterr().err

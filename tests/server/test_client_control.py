@@ -26,6 +26,19 @@ def run(server: FakeServer, *argv: str) -> int:
     return main([argv[0], "--target", server.target, *argv[1:]])
 
 
+def test_info_for_people_and_for_programs(server: FakeServer, capsys: Capture) -> None:
+    assert run(server, "info") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith(", serving")
+    assert "model        org/toy (ToyForCausalLM, float32)" in lines
+    assert any(line.startswith("limits       128 tokens of prompt and answer, 4") for line in lines)
+    assert "vocabulary   131; ends: 0, 2 (generation_config.json)" in lines
+    assert lines[-1].startswith("unset means  temperature 0.6, top_k 20, top_p 1,")
+    assert run(server, "info", "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["server"]["device"], said["model"]["name"]) == ("cpu", "org/toy")
+
+
 def test_load_for_people_and_for_programs(server: FakeServer, capsys: Capture) -> None:
     assert run(server, "load") == 0
     lines = capsys.readouterr().out.splitlines()

@@ -46,7 +46,7 @@ def test_one_request_too_many_is_refused() -> None:
     for arrival in range(2):
         queue.require_room(1)
         queue.insert(waiter(arrival))
-    with pytest.raises(OverloadedError, match=r"2 requests are waiting.*max_queued_requests is 2"):
+    with pytest.raises(OverloadedError, match=r"2 wait, max_queued_requests is 2; retry after \d"):
         queue.require_room(1)
 
 
@@ -54,12 +54,12 @@ def test_tokens_beyond_the_limit_are_refused_and_the_limit_itself_is_not() -> No
     queue = WaitingQueue(9, max_tokens=10)
     queue.insert(waiter(1, num_tokens=6))
     queue.require_room(4)
-    with pytest.raises(OverloadedError, match=r"6 tokens are waiting and the request has 5"):
+    with pytest.raises(OverloadedError, match=r"6 tokens wait, this one has 5.*retry after \d"):
         queue.require_room(5)
 
 
 def test_empty_queue_takes_a_request_of_any_length() -> None:
-    """Otherwise "retry later" would never come true."""
+    """Otherwise "retry after" would never come true."""
     WaitingQueue(1, max_tokens=10).require_room(11)
 
 

@@ -47,7 +47,8 @@ def serving(
 ) -> Iterator[Serving]:
     """Serve for the length of the block; options are further settings."""
     engine = ScriptedEngine(script)
-    generator = TextGenerator(engine, tokenizer, MODEL, max_model_len)
+    model = replace(MODEL, vocab_size=tokenizer.vocab_size)
+    generator = TextGenerator(engine, tokenizer, model, max_model_len)
     settings = Settings(
         Path("bundle"), http_port=0, max_message_mib=1, served_model_name=MODEL_NAME, **options
     )
@@ -87,6 +88,6 @@ def saying(text: str, template: str, **options: Any) -> Iterator[Serving]:
             deltas = one_by_one(token_ids[:limit], FinishReason.LENGTH)
         return with_logprobs(deltas, request.params.logprobs)
 
-    tokenizer = tokenizer_of(byte_level_backend(), template)
-    with serving(script, max_model_len=4096, tokenizer=tokenizer, **options) as server:
+    options = {"tokenizer": tokenizer_of(byte_level_backend(), template), **options}
+    with serving(script, max_model_len=4096, **options) as server:
         yield server

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, Iterator
+import threading
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 import pytest
@@ -16,10 +18,10 @@ from uvicorn.server import ServerState
 
 from server.grpc_server import MAX_HEADER_BYTES
 from server.http.body_limit import BodyLimit
-from server.http.connection import bounded_connection
+from server.http.connection import BoundedConnection, bounded_connection
 from server.loop_thread import LoopThread
 from server.text import TextDelta, TextRequest
-from tests.server.wire_fakes import FakeGenerator, FakeServer, end, settings_of
+from tests.server.wire_fakes import FakeGenerator, FakeServer, settings_of
 
 CHUNK = "x" * 65536
 
@@ -37,21 +39,6 @@ class EndlessGenerator(FakeGenerator):
                 yield TextDelta(0, CHUNK, (7,))
         finally:
             self.num_closed += 1
-
-
-@dataclass
-class PausingGenerator(FakeGenerator):
-    """Writes more than the buffers hold, then nothing until `go`."""
-
-    NUM_CHUNKS = 200
-
-    go: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def stream(self, request: TextRequest) -> AsyncGenerator[TextDelta, None]:
-        for _ in range(self.NUM_CHUNKS):
-            yield TextDelta(0, CHUNK, (7,))
-        await self.go.wait()
-        yield end()
 
 
 @contextmanager
@@ -95,67 +82,122 @@ def test_a_stalled_reader_of_events_is_cut_off_and_its_request_ends() -> None:
         assert generator.num_chunks < 1000
 
 
-def test_a_reader_that_catches_up_gets_all_of_it() -> None:
-    """Only who takes nothing is cut off, not who waits for what is not written yet."""
-    generator = PausingGenerator()
-    settings = settings_of(http_port=0, slow_reader_timeout_s=1.0)
-    with FakeServer(settings, loaded=False) as server:
-        server.call(lambda: server.lifecycle.begin_serving(generator))
-        length = f"Content-Length: {len(STREAM)}"
-        lines = (*POST, length, "Connection: close", "", STREAM)
-        with connected(server.http_port, *lines) as connection:
-            # Time to fill the buffers; with less the test would prove less, not fail.
-            server.run(asyncio.sleep(0.3))
-            num_bytes = 0
-            while num_bytes < generator.NUM_CHUNKS * len(CHUNK):
-                num_bytes += len(data := connection.recv(65536))
-                assert data, "cut off"
-            # Longer than the limit, which must not count this.
-            server.run(asyncio.sleep(1.3))
-            server.call(generator.go.set)
-            assert until_closed(connection).endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+@dataclass
+class Bare:
+    """A server of nothing but connections.
+
+    Attributes:
+        made: Its connections, in the order of their clients.
+        paused: Set when the buffers of one are full.
+    """
+
+    loop: LoopThread
+    port: int = 0
+    made: list[BoundedConnection] = field(default_factory=list)
+    paused: threading.Event = field(default_factory=threading.Event)
 
 
 @contextmanager
-def bare_server(headers_timeout_s: float) -> Iterator[int]:
-    """The port of a server of nothing but connections, which takes its time to answer."""
+def bare_server(app: Any, headers_timeout_s: float = 60, reader_timeout_s: float = 60) -> Any:
+    """A `Bare` over an app."""
+    bare = Bare(LoopThread())
 
-    async def app(scope, receive, send):  # type: ignore[no-untyped-def]
-        await asyncio.sleep(3 * headers_timeout_s)
-        await send({"type": "http.response.start", "status": 204, "headers": []})
-        await send({"type": "http.response.body"})
+    class Watched(bounded_connection(reader_timeout_s, headers_timeout_s)):  # type: ignore[misc]
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            bare.paused.set()
 
-    loop = LoopThread()
-    protocol = bounded_connection(60.0, headers_timeout_s)
-    config = uvicorn.Config(app, http=protocol, ws="none", log_config=None)  # type: ignore[arg-type]
+    config = uvicorn.Config(app, http=Watched, ws="none", log_config=None)
 
-    async def start():  # type: ignore[no-untyped-def]
+    async def start() -> asyncio.Server:
         config.load()
         state = ServerState()
-        return await asyncio.get_running_loop().create_server(
-            lambda: protocol(config, state, {}), "127.0.0.1", 0
-        )
 
-    server = loop.run(start())
-    yield server.sockets[0].getsockname()[1]
+        def connection() -> asyncio.Protocol:
+            bare.made.append(Watched(config, state, {}))
+            return bare.made[-1]
+
+        return await asyncio.get_running_loop().create_server(connection, "127.0.0.1", 0)
+
+    server = bare.loop.run(start())
+    bare.port = server.sockets[0].getsockname()[1]
+    yield bare
 
     async def stop() -> None:
         server.close()
         await server.wait_closed()
 
-    loop.run(stop())
-    loop.close()
+    bare.loop.run(stop())
+    bare.loop.close()
+
+
+async def says_nothing(scope, receive, send):  # type: ignore[no-untyped-def]
+    await send({"type": "http.response.start", "status": 204, "headers": []})
+    await send({"type": "http.response.body"})
+
+
+GET = ("GET / HTTP/1.1", "Host: x", "Connection: close", "", "")
+
+
+def test_a_reader_that_catches_up_gets_all_of_it() -> None:
+    async def app(scope, receive, send):  # type: ignore[no-untyped-def]
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(200):
+            await send({"type": "http.response.body", "body": CHUNK.encode(), "more_body": True})
+        await send({"type": "http.response.body", "body": b"end"})
+
+    with bare_server(app) as bare, connected(bare.port, *GET) as connection:
+        assert bare.paused.wait(20), "all of it went into the buffers"
+        found = until_closed(connection)
+    assert found.endswith(b"end\r\n0\r\n\r\n")
+    assert found.count(b"x") >= 200 * len(CHUNK)
+
+
+@pytest.mark.parametrize("catches_up", [True, False])
+def test_only_who_takes_nothing_is_cut_off(catches_up: bool) -> None:
+    """Not who waits for what is not written yet."""
+
+    async def fall_behind() -> None:
+        (connection,) = bare.made
+        connection.pause_writing()
+        if catches_up:
+            connection.resume_writing()
+        # Timers of one loop fire in the order of their times, so the limit's would have by then.
+        await asyncio.sleep(0.02)
+
+    with bare_server(says_nothing, reader_timeout_s=0.01) as bare, connected(bare.port) as reader:
+        bare.loop.run(until(lambda: bare.made))
+        bare.loop.run(fall_behind())
+        with suppress(OSError):
+            reader.sendall("\r\n".join(GET).encode())
+        assert until_closed(reader).startswith(b"HTTP/1.1 204") is catches_up
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize("line", ["", "GET / HTTP/1.1\r\nX-Slow: "])
 def test_a_connection_without_a_request_is_closed(line: str) -> None:
-    with bare_server(0.2) as port, connected(port, line) as connection:
+    with (
+        bare_server(says_nothing, headers_timeout_s=0.2) as bare,
+        connected(bare.port, line) as connection,
+    ):
         assert until_closed(connection) == b""
 
 
 def test_a_connection_with_a_request_is_not_closed() -> None:
-    lines = ("GET / HTTP/1.1", "Host: x", "Connection: close", "", "")
-    with bare_server(0.2) as port, connected(port, *lines) as connection:
+    async def takes_its_time(scope, receive, send):  # type: ignore[no-untyped-def]
+        # Later in this loop than the limit, whose timer would have fired before.
+        await asyncio.sleep(0.3)
+        await says_nothing(scope, receive, send)
+
+    with (
+        bare_server(takes_its_time, headers_timeout_s=0.2) as bare,
+        connected(bare.port, *GET) as connection,
+    ):
         assert until_closed(connection).startswith(b"HTTP/1.1 204")
 
 

@@ -8,8 +8,9 @@ import httpx
 import openai
 import pytest
 
+from server.tokenizer import Tokenizer
 from tests.server.http.serving import MODEL_NAME, TOKENIZER, Serving, saying
-from tests.server.tiny_tokenizers import CHAT_TEMPLATE
+from tests.server.tiny_tokenizers import CHAT_TEMPLATE, byte_level_backend, tokenizer_of
 
 ASK = [{"role": "user", "content": "x"}]
 _TURNS = (
@@ -146,3 +147,28 @@ def test_thoughts_of_earlier_turns_reach_the_template() -> None:
         ask(server, False, messages=history)
         prompt = TOKENIZER.decode(server.engine.submitted[-1].prompt_token_ids, False)
     assert "<think>Hm</think>y\n" in prompt
+
+
+def with_special_tags() -> Tokenizer:
+    backend = byte_level_backend()
+    backend.add_special_tokens(["<think>", "</think>"])
+    return tokenizer_of(backend, R1)
+
+
+def test_tags_that_texts_leave_out_are_told_to_the_operator(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with saying(REST, R1, tokenizer=with_special_tags()) as server:
+        for _ in range(2):
+            assert ask(server, False)[0] is None
+    (said,) = [r.getMessage() for r in caplog.records if "thoughts" in r.getMessage()]
+    assert "</think> is a special token" in said
+
+
+def test_thoughts_cannot_be_demanded_where_texts_leave_their_tags_out() -> None:
+    options = {"tokenizer": with_special_tags(), "reasoning_parser": "think"}
+    with saying(REST, R1, **options) as server:
+        url = f"{server.url}/v1/chat/completions"
+        refused = httpx.post(url, json={"messages": ASK}, timeout=20)
+    assert refused.status_code == 400
+    assert "--reasoning-parser none" in refused.json()["error"]["message"]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import httpx
+import pytest
+from fastapi import FastAPI
 
 from tests.server.http.serving import serving
 
@@ -23,3 +26,16 @@ def test_the_table_of_routes_is_the_one_of_the_gateway() -> None:
     lines = README.read_text(encoding="utf-8").splitlines()
     starts = tuple(f"| `{method} /" for method in METHODS)
     assert [line for line in lines if line.startswith(starts)] == wanted
+
+
+def test_the_document_is_not_made_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes long, and all streams would wait for it."""
+
+    def openapi(_app: FastAPI) -> dict[str, object]:
+        with pytest.raises(RuntimeError):
+            asyncio.get_running_loop()
+        return {"openapi": "3"}
+
+    monkeypatch.setattr(FastAPI, "openapi", openapi)
+    with serving(lambda _request: []) as gateway:
+        assert httpx.get(f"{gateway.url}/openapi.json", timeout=20).json() == {"openapi": "3"}
