@@ -104,12 +104,14 @@ class Gateway:
 
 
 def request_id_of(request: Request, prefix: str) -> str:
-    """The id of a request: the client's own from X-Request-Id when it can be one.
+    """An id for a request, which begins with the client's own X-Request-Id if it has one.
 
-    A header that no id can be made of is dropped, since proxies set what they like.
+    A header that no id can be made of is dropped, since proxies set what they like; one that is
+    sent twice, as with a second try, makes two ids, since the first may still be live.
     """
     given = request.headers.get("x-request-id", "")
-    return f"{prefix}-{given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex}"
+    own = uuid.uuid4().hex
+    return f"{prefix}-{given}-{own[:8]}" if _REQUEST_ID.fullmatch(given) else f"{prefix}-{own}"
 
 
 async def unless_gone(request: Request, work: Awaitable[Result]) -> Result:

@@ -11,9 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import openai
 import pytest
+from google.protobuf.descriptor_pool import DescriptorPool
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_requests import Client as ReflectionClient
 from tritonclient import grpc as triton
 
 from omruntime.sampling_params import SamplingParams
@@ -47,6 +51,39 @@ def test_tritonclient_gets_the_same_greedy_answer(server: ServerChild, client: C
     assert len(pieces) > 2
     # Triton's default for whole answers puts the prompt first.
     assert whole.as_numpy("text_output")[0].decode() == FRANCE + wanted.answers[0].text
+
+
+def test_a_client_of_reflection_gets_the_same_greedy_answer(
+    server: ServerChild, client: Client
+) -> None:
+    params = SamplingParams(temperature=0.0, max_new_tokens=12)
+    wanted = client.generate(FRANCE, params).answers[0].text
+    knows_nothing = ReflectionClient.get_by_endpoint(
+        server.target, descriptor_pool=DescriptorPool()
+    )
+    request = {
+        "prompt": {"text": FRANCE},
+        "sampling_params": {"temperature": 0.0, "max_new_tokens": 12},
+    }
+    service = "omserve.v1.InferenceService"
+    whole = knows_nothing.request(service, "Generate", request)
+    assert whole["choices"][0]["text"] == wanted
+    events = knows_nothing.request(service, "GenerateStream", request)
+    assert "".join(event.get("text", "") for event in events) == wanted
+
+
+def test_health_clients_see_it_serve(server: ServerChild) -> None:
+    with grpc.insecure_channel(server.target) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        for name in ("", "ready", "omserve.v1.InferenceService"):
+            request = health_pb2.HealthCheckRequest(service=name)
+            assert health.Check(request).status == health_pb2.HealthCheckResponse.SERVING
+            watch = health.Watch(request)
+            assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+            watch.cancel()
+        with pytest.raises(grpc.RpcError) as caught:
+            health.Check(health_pb2.HealthCheckRequest(service="unknown"))
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
@@ -15,6 +16,7 @@ from omruntime.sequence import FinishReason, Request
 from server.http.body_limit import MAX_VALUES
 from tests.server.http.serving import MODEL_NAME, TOKENIZER, Serving, serving
 from tests.server.scripted_engine import last, one_by_one
+from tests.server.tiny_tokenizers import byte_level_backend, tokenizer_of
 
 HELLO = [{"role": "user", "content": "hello"}]
 ANSWER = "Grüße, 日本 👋!"
@@ -273,6 +275,40 @@ def test_a_fault_in_mid_stream_is_an_error_event_and_no_end() -> None:
 
 def talks_on(_request: Request) -> list[TokenDelta]:
     return [TokenDelta((i,)) for i in TOKENIZER.encode_text("on and ")]
+
+
+def test_two_live_requests_may_have_one_header() -> None:
+    """BL-39: it is an echo, never a key."""
+    headers = {"X-Request-Id": "from-a-proxy"}
+    body = {"messages": HELLO, "stream": True}
+    with serving(talks_on) as server, ExitStack() as live:
+        ids = set()
+        for _ in range(2):
+            url = f"{server.url}/v1/chat/completions"
+            call = live.enter_context(httpx.stream("POST", url, json=body, headers=headers))
+            assert call.status_code == 200
+            first = next(call.iter_lines()).removeprefix("data: ")
+            ids.add(json.loads(first)["id"])
+    assert len(ids) == 2
+    assert all(found.startswith("chatcmpl-from-a-proxy-") for found in ids)
+
+
+REFUSES = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}"
+    "{% endif %}{{ messages[0].content }}"
+)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_templates_own_sentence_comes_before_any_event(stream: bool) -> None:
+    """BL-15."""
+    tokenizer = tokenizer_of(byte_level_backend(), REFUSES)
+    with serving(talks_on, tokenizer=tokenizer) as server:
+        system = [{"role": "system", "content": "x"}]
+        response = post(server, {"messages": system, "stream": stream})
+    assert response.status_code == 400
+    assert response.json()["error"]["type"] == "invalid_request_error"
+    assert "System role not supported" in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
