@@ -24,7 +24,7 @@ from tests.server.key_files import add_key
 from tests.server.scored_script import TOKENIZER, Scored, logprob_of, rank_of, scored_server
 from tests.server.wire_fakes import FakeGenerator, FakeServer, end, settings_of
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 Capture = pytest.CaptureFixture[str]
 
 

@@ -17,7 +17,7 @@ from server.terminal.top_figures import FigureHistory, quantile
 from server.terminal.top_view import duration, frame, spark
 from tests.server.wire_fakes import FakeServer
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SIZES = ((80, 24), (200, 60), (40, 10), (20, 3))
 Capture = pytest.CaptureFixture[str]
 
