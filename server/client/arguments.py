@@ -38,9 +38,9 @@ class CallOptions:
         request_id: Default: the client makes one.
         model: Default: the served model.
         cache_salt: Cached prompt beginnings are shared among equal salts only.
-        template_arguments: Extra variables for the chat template.
+        template_arguments: Extra variables for the chat template, of messages alone.
         scheduling: Wishes about the request's turn; its deadline is `timeout_s`.
-        output: What the reply holds; without effect on `score`.
+        output: What the reply holds; not for `score`.
         bypasses_prefix_cache: Compute the prompt anew and remember nothing of it for others.
         timeout_s: Deadline of the whole call in seconds, above 0; None waits without end.
     """
@@ -87,6 +87,8 @@ def text_request(prompt: Prompt, params: SamplingParams, options: CallOptions) -
             + ("; hand it in as params=" if isinstance(options, SamplingParams) else "")
         )
     text, token_ids, messages = _kind_of(prompt)
+    if options.template_arguments is not None and messages is None:
+        raise RequestError("template_arguments is for the chat template; send messages with it")
     return TextRequest(
         request_id=options.request_id if options.request_id is not None else uuid.uuid4().hex,
         params=params,

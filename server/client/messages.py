@@ -22,7 +22,7 @@ from server.grpc_options import output_to, scheduling_to, score_from
 from server.pb import control_pb2
 from server.pb import inference_pb2 as pb
 from server.retry_info import retry_after_of
-from server.text import ContinuationScore, TextDelta
+from server.text import ContinuationScore, OutputOptions, TextDelta
 
 # Above the server's default for a message, so that the client never is the narrower end.
 MAX_MESSAGE_BYTES = 64 << 20
@@ -113,6 +113,8 @@ def score_request(
     if isinstance(continuations, str):
         raise RequestError("got one text, wanted a list of continuations: put it into a list")
     request = text_request(prompt, SamplingParams(), options)
+    if options.output != OutputOptions():
+        raise RequestError("output is not for score, whose reply is always the same; leave it out")
     try:
         return pb.ScoreRequest(
             request_id=request.request_id,

@@ -14,9 +14,11 @@ from omruntime.errors import NotBuiltInError, RequestError
 from server.dialects.kserve_tensors import Tensor, TensorValue, tensors_from
 from server.dialects.vllm_params import (
     PARAMETER_NAMES,
+    PARAMETER_NAMES_BY_OURS,
     read_json_parameters,
     sampling_params_by_vllm_names,
 )
+from server.field_names import Names
 from server.text import OutputOptions, TextRequest
 
 # Each output and its datatype; all have one value for each answer.
@@ -35,6 +37,8 @@ OPTIONAL_INPUTS = {
     "return_num_input_tokens": "BOOL",
     "return_num_output_tokens": "BOOL",
 }
+NAMES: Names = {**PARAMETER_NAMES_BY_OURS, "text": "text_input", "token_ids": "input_ids"}
+"""Our fields by what this dialect calls them."""
 _FLAGS = tuple(name for name, datatype in OPTIONAL_INPUTS.items() if datatype == "BOOL")
 # An empty last response is never needed here: the one with the end of the answer is the last.
 _NO_EFFECT = "triton_enable_empty_final_response"

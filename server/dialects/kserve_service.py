@@ -17,11 +17,18 @@ from omruntime.errors import RequestError, UnknownModelError
 from server.answers import join_deltas
 from server.control.service import omserve_version
 from server.dialects.kserve_messages import MESSAGES
-from server.dialects.kserve_request import OPTIONAL_INPUTS, OUTPUTS, InferCall, infer_call_from
+from server.dialects.kserve_request import (
+    NAMES,
+    OPTIONAL_INPUTS,
+    OUTPUTS,
+    InferCall,
+    infer_call_from,
+)
 from server.dialects.kserve_tensors import TensorValue, add_tensor
 from server.dialects.live_deltas import live_deltas
 from server.event_writer import EventWriter
 from server.failure import failure_of
+from server.field_names import named_as
 from server.grpc_service import require_served_model, require_unary_size
 from server.interceptor import read_message
 from server.lifecycle import Lifecycle, ServerState
@@ -106,11 +113,14 @@ class KServeService:
         """Answer a prompt in one reply."""
         self._lifecycle.require_serving()
         self._require_model(request.model_name, request.model_version)
-        call = infer_call_from(request)
-        if call.streams:
-            raise RequestError("stream is true, but ModelInfer replies once; use ModelStreamInfer")
-        async with aclosing(live_deltas(self._lifecycle, call.request, context)) as deltas:
-            answers = join_deltas([delta async for delta in deltas])
+        with named_as(NAMES):
+            call = infer_call_from(request)
+            if call.streams:
+                raise RequestError(
+                    "stream is true, but ModelInfer replies once; use ModelStreamInfer"
+                )
+            async with aclosing(live_deltas(self._lifecycle, call.request, context)) as deltas:
+                answers = join_deltas([delta async for delta in deltas])
         response = self._whole_response(call, answers)
         require_unary_size(response, "use ModelStreamInfer with stream true")
         return response
@@ -144,17 +154,25 @@ class KServeService:
             renew_caller()
             self._lifecycle.require_serving()
             self._require_model(request.model_name, request.model_version)
-            call = infer_call_from(request)
-            async with aclosing(live_deltas(self._lifecycle, call.request, context)) as deltas:
-                if call.streams:
-                    async for delta in deltas:
-                        if delta.text or delta.finish_reason is not None:
-                            yield _event(self._whole_response(call, (delta,)))
-                else:
-                    answers = join_deltas([delta async for delta in deltas])
-                    yield _event(self._whole_response(call, answers))
+            with named_as(NAMES):
+                call = infer_call_from(request)
+                async with aclosing(live_deltas(self._lifecycle, call.request, context)) as deltas:
+                    async for response in self._told(call, deltas):
+                        yield response
         except Exception as error:
             yield _error_event(client_id, failure_of(error, _STREAM_METHOD).message)
+
+    async def _told(
+        self, call: InferCall, deltas: AsyncGenerator[TextDelta, None]
+    ) -> AsyncGenerator[Message, None]:
+        """The events of one request, for each piece or for the whole answers."""
+        if not call.streams:
+            answers = join_deltas([delta async for delta in deltas])
+            yield _event(self._whole_response(call, answers))
+            return
+        async for delta in deltas:
+            if delta.text or delta.finish_reason is not None:
+                yield _event(self._whole_response(call, (delta,)))
 
     def _whole_response(self, call: InferCall, answers: Sequence[TextDelta]) -> Any:
         response = _new(

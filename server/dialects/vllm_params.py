@@ -8,6 +8,7 @@ from typing import Any
 
 from omruntime.errors import NotBuiltInError, RequestError
 from omruntime.sampling_params import SamplingParams
+from server.field_names import Names
 
 _OURS = {
     **{
@@ -22,6 +23,7 @@ _OURS = {
     "min_tokens": "min_new_tokens",
     "include_stop_str_in_output": "include_stop",
 }
+PARAMETER_NAMES_BY_OURS: Names = {ours: theirs for theirs, ours in _OURS.items() if ours != theirs}
 _LISTS = ("stop_token_ids", "allowed_token_ids")
 # What these mean unless set is what happens here anyway.
 _NO_EFFECT = {"detokenize": True, "spaces_between_special_tokens": True, "best_of": None}

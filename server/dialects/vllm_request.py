@@ -8,6 +8,7 @@ from typing import Any
 from omruntime.constraint import Constraint
 from omruntime.errors import NotBuiltInError, RequestError
 from omruntime.sampling_params import SamplingParams
+from server.field_names import SAMPLING_NAMES, Names
 from server.text import OutputOptions, TextRequest
 
 _REFUSED = ("mm_inputs", "kv_transfer_params", "kv_transfer_params_json")
@@ -16,6 +17,12 @@ _REFUSED_PARAMS = ("prompt_logprobs", "truncate_prompt_tokens", "grammar", "stru
 _UNSET_AT_ZERO = ("top_p", "top_k", "min_p", "repetition_penalty", "n")
 _OPTIONAL = ("temperature", "logprobs", "seed")
 _PLAIN = ("frequency_penalty", "presence_penalty", "ignore_eos", "skip_special_tokens")
+NAMES: Names = {
+    **SAMPLING_NAMES,
+    "max_new_tokens": "max_tokens",
+    "token_ids": "tokenized.input_ids",
+}
+"""Our fields by what this dialect calls them."""
 
 
 def generate_request_from(message: Any) -> TextRequest:

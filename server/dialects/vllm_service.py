@@ -14,8 +14,9 @@ from server.answers import final_deltas
 from server.control.steering import own_tenant
 from server.dialects.live_deltas import live_deltas
 from server.dialects.vllm_messages import MESSAGES
-from server.dialects.vllm_request import generate_request_from
+from server.dialects.vllm_request import NAMES, generate_request_from
 from server.event_writer import EventWriter
+from server.field_names import named_as
 from server.lifecycle import Lifecycle
 from server.seams import EngineLike
 from server.text import TextDelta
@@ -39,9 +40,13 @@ class VllmEngineService:
         """Answer a prompt in chunks if wished, and each answer as a whole at its end."""
         writer = EventWriter(context, self._slow_reader_timeout_s)
         self._lifecycle.require_serving()
+        with named_as(NAMES):
+            await self._generate(message, writer)
+
+    async def _generate(self, message: Any, writer: EventWriter) -> None:
         request = generate_request_from(message)
 
-        async with aclosing(live_deltas(self._lifecycle, request, context)) as deltas:
+        async with aclosing(live_deltas(self._lifecycle, request, writer.context)) as deltas:
             counts = dict.fromkeys(range(request.params.n), 0)
 
             async def chunked() -> Any:

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from server.answers import join_deltas
+from server.field_names import named_as
 from server.http.answer_reader import AnswerPiece, AnswerReaders, ReadingPlan
 from server.http.answers import (
     chat_logprobs,
@@ -18,7 +19,7 @@ from server.http.answers import (
 from server.http.chat_parts import delta_of, message_of
 from server.http.chat_plan import plan_chat
 from server.http.events import event_stream
-from server.http.field_names import chat_names, named_as
+from server.http.field_names import chat_names
 from server.http.gateway import Gateway, request_id_of, unless_gone
 from server.http.json_route import JsonRoute
 from server.http.schema import ChatBody

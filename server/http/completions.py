@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse, Response
 
 from omruntime.errors import OmError
 from server.answers import join_deltas
+from server.field_names import named_as
 from server.http.answers import (
     CompletionLogprobs,
     finish_reason_of,
@@ -19,7 +20,7 @@ from server.http.answers import (
     usage_of,
 )
 from server.http.events import event_stream
-from server.http.field_names import COMPLETION_NAMES, named_as
+from server.http.field_names import COMPLETION_NAMES
 from server.http.gateway import Gateway, request_id_of, unless_gone
 from server.http.json_route import JsonRoute
 from server.http.schema import CompletionBody

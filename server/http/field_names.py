@@ -1,29 +1,18 @@
-"""Field names: what refuses a request, in the names that the clients of its route send.
-
-The engine and the text layer speak of our own fields, as gRPC has them.
-"""
+"""The fields of a request by the names that each route's clients send."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-
-from omruntime.errors import RequestError
+from server.field_names import SAMPLING_NAMES, Names
 from server.http.schema import ChatBody
 
-Names = Mapping[str, str]
-"""Our name of a field -> the route's; behind a dot stands a place inside of it."""
-
-_SAMPLING = {"min_new_tokens": "min_tokens", "include_stop": "include_stop_str_in_output"}
 _CHAT = {
-    **_SAMPLING,
+    **SAMPLING_NAMES,
     "logprobs": "top_logprobs",
     "prompt": "messages",
     "template_arguments": "chat_template_kwargs",
 }
 COMPLETION_NAMES: Names = {
-    **_SAMPLING,
+    **SAMPLING_NAMES,
     "constraint": "response_format",
     "max_new_tokens": "max_tokens",
     "text": "prompt",
@@ -54,32 +43,3 @@ def chat_names(body: ChatBody) -> Names:
         "constraint": "tools" if is_forced else "response_format",
         "max_new_tokens": "max_completion_tokens" if is_newer else "max_tokens",
     }
-
-
-@contextmanager
-def named_as(names: Names) -> Iterator[None]:
-    """Raise a `RequestError` of the block in these names."""
-    try:
-        yield
-    except RequestError as error:
-        raise renamed(error, names) from error
-
-
-def renamed(error: RequestError, names: Names) -> RequestError:
-    """The same error in other names; a copy, as requests may share one.
-
-    A message names the field to blame first. Further ones are known by their underscore: others
-    could be plain words.
-    """
-    text = str(error)
-    for ours, theirs in names.items():
-        if "_" in ours:
-            text = re.sub(rf"\b{ours}\b", theirs, text)
-    blamed = names.get(error.param or "")
-    if blamed is not None and error.param != "prompt":
-        text = re.sub(rf"^{error.param}\b", blamed, text)
-    copy = type(error).__new__(type(error), text)
-    copy.__dict__.update(vars(error))
-    if blamed is not None:
-        copy.param = blamed.partition(".")[0]
-    return copy

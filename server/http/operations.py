@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel, StrictBool, StrictInt, StrictStr
+from pydantic import BaseModel, ConfigDict, StrictBool, StrictInt, StrictStr
 
 from omruntime.errors import FieldError
 from server.control.service import omserve_version
+from server.field_names import named_as
 from server.grpc_service import MAX_DETOKENIZE_IDS, MAX_TOKENIZE_CHARS
-from server.http.field_names import DETOKENIZE_NAMES, named_as
+from server.http.field_names import DETOKENIZE_NAMES
 from server.http.gateway import Gateway
 from server.http.json_route import JsonRoute
 from server.http.schema import FastList
@@ -19,6 +20,8 @@ from server.lifecycle import ServerState
 class TokenizeBody(BaseModel):
     """POST /tokenize."""
 
+    model_config = ConfigDict(extra="forbid")
+
     model: StrictStr | None = None
     prompt: StrictStr
     add_special_tokens: StrictBool = True
@@ -26,6 +29,8 @@ class TokenizeBody(BaseModel):
 
 class DetokenizeBody(BaseModel):
     """POST /detokenize."""
+
+    model_config = ConfigDict(extra="forbid")
 
     model: StrictStr | None = None
     tokens: FastList[StrictInt]

@@ -9,12 +9,13 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from omruntime.errors import OmError
+from server.field_names import named_as
 from server.http.answer_reader import AnswerReader, ReadingPlan
 from server.http.answers import finish_reason_of
 from server.http.chat_plan import plan_chat
 from server.http.errors import body_of
 from server.http.events import EventStyle, event_stream
-from server.http.field_names import RESPONSES_NAMES, named_as
+from server.http.field_names import RESPONSES_NAMES
 from server.http.gateway import Gateway, request_id_of, unless_gone
 from server.http.json_route import JsonRoute
 from server.http.responses_items import Event, OutputItems

@@ -244,6 +244,10 @@ def _text(where: str, content: str | list[TextPart] | None) -> str:
 
 def _format(options: TextOptions | None) -> ResponseFormat | None:
     wanted = None if options is None else options.format
+    if wanted is not None and wanted.schema_ is not None and wanted.type != "json_schema":
+        raise FieldError(
+            "text", f"text.format has a schema beside the type {wanted.type}; set json_schema"
+        )
     if wanted is None or wanted.type == "text":
         return None
     if wanted.type == "json_object":

@@ -77,6 +77,8 @@ HARMLESS = frozenset(
         "user",
     }
 )
+# Extra bytes against who listens to sizes; there are none here.
+_HARMLESS_STREAM_OPTIONS = frozenset({"continuous_usage_stats", "include_obfuscation"})
 # A value that asks for nothing special is taken: it is what would happen anyway.
 NOT_BUILT_IN: dict[str, tuple[Any, ...]] = {
     "add_generation_prompt": (None, True),
@@ -119,7 +121,19 @@ _logged: set[str] = set()
 class StreamOptions(BaseModel):
     """How a stream is written."""
 
+    model_config = ConfigDict(extra="allow")
     include_usage: StrictBool = False
+
+    @model_validator(mode="after")
+    def _sort_out_extras(self) -> StreamOptions:
+        for name, value in (self.model_extra or {}).items():
+            if name == "continuous_usage_stats" and value:
+                raise FieldError(
+                    "stream_options", f"stream_options.{name} is not built in; leave it out"
+                )
+            if name not in _HARMLESS_STREAM_OPTIONS:
+                log_once(f"stream_options.{name}")
+        return self
 
 
 class NamedSchema(BaseModel):

@@ -9,8 +9,9 @@ from fastapi.responses import JSONResponse, Response
 
 from omruntime.errors import FieldError
 from server.answers import join_deltas
+from server.field_names import named_as
 from server.http.events import EventStyle, event_stream
-from server.http.field_names import TGI_NAMES, named_as
+from server.http.field_names import TGI_NAMES
 from server.http.gateway import Gateway, request_id_of, unless_gone
 from server.http.tgi_errors import TgiRoute, tgi_error_of
 from server.http.tgi_parts import TgiParts, TgiStream

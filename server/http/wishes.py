@@ -133,9 +133,10 @@ def _extras(where: str, message: Message) -> dict[str, Any] | None:
         if message.role != "assistant":
             raise FieldError("messages", f"{where}: tool_calls is for the role assistant")
         found["tool_calls"] = [_call(where, call) for call in message.tool_calls]
-    if message.role == "tool":
-        given = {"tool_call_id": message.tool_call_id, "name": message.name}
-        found |= {name: value for name, value in given.items() if value is not None}
+    if message.name is not None:
+        found["name"] = message.name
+    if message.role == "tool" and message.tool_call_id is not None:
+        found["tool_call_id"] = message.tool_call_id
     return found or None
 
 
@@ -222,7 +223,14 @@ def _params(
 
 
 def _constraint(wanted: ResponseFormat | None) -> Constraint | None:
-    if wanted is None or wanted.type == "text":
+    if wanted is None:
+        return None
+    if wanted.json_schema is not None and wanted.type != "json_schema":
+        raise FieldError(
+            "response_format",
+            f"response_format has a json_schema beside the type {wanted.type}; set json_schema",
+        )
+    if wanted.type == "text":
         return None
     if wanted.type == "json_object":
         return Constraint(json_object=True)

@@ -17,7 +17,7 @@ from omruntime.sequence import FinishReason
 from server.client import AsyncClient, Client
 from server.client.arguments import CallOptions
 from server.client.messages import require_target
-from server.text import ChatMessage, TextDelta
+from server.text import ChatMessage, OutputOptions, TextDelta
 from tests.forked_child import said_by_forked_child
 from tests.server.wire_fakes import TIMINGS, USAGE, FakeGenerator, FakeServer, end
 
@@ -258,6 +258,14 @@ def test_a_wrong_prompt_is_refused_before_anything_is_sent(prompt: Any, words: s
         (lambda c: c.detokenize(5), "wanted token ids"),
         (lambda c: c.score("x", "y"), "put it into a list"),
         (lambda c: c.score("x", 5), "cannot be sent"),
+        (
+            lambda c: c.score("x", ["y"], options=CallOptions(output=OutputOptions(echo=True))),
+            "output is not for score",
+        ),
+        (
+            lambda c: c.generate("x", options=CallOptions(template_arguments={"a": 1})),
+            "template_arguments is for the chat template",
+        ),
         (lambda c: c.generate("x", SamplingParams(), CallOptions(timeout_s=0)), "timeout_s is 0"),
         (lambda c: CallOptions(timeout_s="3"), r"timeout_s is '3', wanted seconds above 0"),
         (lambda c: Client(5), "target is 5, wanted host:port"),

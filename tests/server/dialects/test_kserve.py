@@ -272,6 +272,8 @@ def test_an_answer_that_fails_is_an_error_in_both_methods(
             "INVALID_ARGUMENT",
             "both of the inputs",
         ),
+        ([text()], {"parameters": {"max_tokens": 0}}, "INVALID_ARGUMENT", "max_tokens is 0"),
+        ([text()], {"parameters": {"min_tokens": -1}}, "INVALID_ARGUMENT", "min_tokens is -1"),
         ([tensor("text_input", [b"a", b"b"], "BYTES")], {}, "INVALID_ARGUMENT", "2 values"),
         ([tensor("input_ids", [[1], [2]], "INT64")], {}, "INVALID_ARGUMENT", r"[2, 1]"),
         ([tensor("input_ids", [1.0], "FP32")], {}, "INVALID_ARGUMENT", "'FP32'"),

@@ -130,6 +130,13 @@ def test_health_and_infos(server: FakeServer, channel: grpc.Channel) -> None:
         ({"text": "x"}, {"grammar": "root ::= x"}, "UNIMPLEMENTED", "grammar"),
         ({"text": "x"}, {"structural_tag": "x"}, "UNIMPLEMENTED", "structural_tag"),
         ({"text": "x"}, {"logprobs": -1}, "INVALID_ARGUMENT", "logprobs is -1"),
+        ({"text": "x"}, {"max_tokens": 0}, "INVALID_ARGUMENT", "max_tokens is 0"),
+        (
+            {"text": "x"},
+            {"max_tokens": 1, "min_tokens": 2},
+            "INVALID_ARGUMENT",
+            "min_tokens is 2",
+        ),
     ],
 )
 def test_what_is_wrong_or_not_built_in_is_refused_by_name(
@@ -140,6 +147,7 @@ def test_what_is_wrong_or_not_built_in_is_refused_by_name(
         list(call(channel, "Generate", sampling_params=sampling, **fields))
     assert caught.value.code().name == code
     assert text in caught.value.details()
+    assert "new_tokens" not in caught.value.details()
 
 
 def test_methods_that_are_not_built_in_say_so(channel: grpc.Channel) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from omruntime.errors import FieldError, PromptTooLongError
 from omruntime.sequence import Request
-from server.http.field_names import TGI_NAMES, renamed
+from server.field_names import renamed
+from server.http.field_names import TGI_NAMES
 from tests.server.http.serving import Serving, serving
 from tests.server.scripted_engine import one_by_one
 
@@ -64,6 +65,16 @@ SHARED = [
         "ignore_eos is set",
     ),
     (
+        {"response_format": {**schema_format({}), "type": "text"}},
+        "response_format",
+        "beside the type text",
+    ),
+    (
+        {"stream_options": {"continuous_usage_stats": True}},
+        "stream_options",
+        "continuous_usage_stats is not built in",
+    ),
+    (
         {"response_format": schema_format(HUGE_SCHEMA)},
         "response_format",
         "response_format.json_schema has",
@@ -107,6 +118,7 @@ RESPONSES = [
         "input[0]: the arguments of 'f'",
     ),
     ({"input": [{"role": "function", "content": "a"}]}, "input", "input[0]: the role function"),
+    ({"text": {"format": {"type": "text", "schema": {}}}}, "text", "beside the type text"),
     (
         {"text": {"format": {"type": "json_schema", "name": "n", "schema": HUGE_SCHEMA}}},
         "text",
@@ -140,6 +152,13 @@ ROWS = [
     *(("/v1/completions", *row) for row in [*SHARED, *COMPLETIONS]),
     *(("/v1/responses", *row) for row in RESPONSES),
 ]
+# Streams are refused before their first event; prompt_logprobs is for whole replies.
+CASES = [
+    pytest.param(*row, stream, id=f"{row[0].removeprefix('/v1/')}-{row[3][:40]}-{stream}")
+    for row in ROWS
+    for stream in (False, True)
+    if not (stream and "prompt_logprobs" in row[1])
+]
 
 
 @pytest.fixture(scope="module")
@@ -151,17 +170,10 @@ def server() -> Iterator[Serving]:
         yield running
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(
-    ("path", "body", "param", "words"),
-    ROWS,
-    ids=[f"{path.removeprefix('/v1/')}-{words[:40]}" for path, _, _, words in ROWS],
-)
+@pytest.mark.parametrize(("path", "body", "param", "words", "stream"), CASES)
 def test_openai_routes(
     server: Serving, path: str, body: dict[str, Any], param: str, words: str, stream: bool
 ) -> None:
-    if stream and "prompt_logprobs" in body:
-        pytest.skip("prompt_logprobs is for whole replies")
     response = httpx.post(f"{server.url}{path}", json={**BASES[path], **body, "stream": stream})
     assert response.status_code == 400, response.text
     error = response.json()["error"]
@@ -184,6 +196,20 @@ def test_an_id_to_detokenize(server: Serving) -> None:
     response = httpx.post(f"{server.url}/detokenize", json={"tokens": [9999]})
     error = response.json()["error"]
     assert (error["param"], error["message"][:11]) == ("tokens", "tokens hold")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/tokenize", {"prompt": "a", "add_special_token": False}, "add_special_token"),
+        ("/detokenize", {"tokens": [7], "skip_special_token": True}, "skip_special_token"),
+    ],
+)
+def test_what_would_have_no_effect_is_refused(
+    server: Serving, path: str, body: dict[str, Any], param: str
+) -> None:
+    response = httpx.post(f"{server.url}{path}", json=body)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param)
 
 
 def test_a_prompt_too_long_has_openais_code(server: Serving) -> None:
