@@ -173,6 +173,8 @@ class Settings:
                 f"reasoning_parser is {self.reasoning_parser!r}, wanted one of "
                 f"{', '.join(REASONING_PARSERS)}"
             )
+        if self.http_port is None:
+            self._refuse_gateway_settings()
         if self.log_level not in LEVELS:
             raise ConfigError(f"log_level is {self.log_level!r}, wanted one of {LEVELS}")
         if self.otlp_endpoint is not None and not _ENDPOINT.fullmatch(self.otlp_endpoint):
@@ -188,6 +190,12 @@ class Settings:
                 f"127.0.0.1 behind a proxy with TLS, or give --allow-insecure-listen where the "
                 f"network is trusted"
             )
+
+    def _refuse_gateway_settings(self) -> None:
+        """Refuse what only the HTTP gateway would read."""
+        for name in ("tool_parser", "reasoning_parser"):
+            if getattr(self, name) != Settings.__dataclass_fields__[name].default:
+                raise ConfigError(f"{name} is set without http_port, whose gateway alone reads it")
 
     def _require_whole_tls(self) -> None:
         for one, other in (

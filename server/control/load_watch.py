@@ -92,7 +92,7 @@ class LoadWatch:
                 f"interval_s is {interval_s:g}, wanted {MIN_INTERVAL_S:g} to {MAX_INTERVAL_S:g}"
             )
         if self._num_watchers >= MAX_WATCHERS:
-            raise OverloadedError(
+            raise OverloadedError.until(
                 f"{MAX_WATCHERS} watch already, which is the limit; close a page, or use GetLoad",
                 WATCH_RETRY_S,
             )

@@ -145,6 +145,7 @@ def test_refusals_over_http_name_the_keyword(served: Served, schema: Schema, wor
     body = {"messages": [{"role": "user", "content": ASK}], "response_format": wanted}
     response = httpx.post(f"{served.url}/v1/chat/completions", json=body, timeout=60)
     assert response.status_code == 400
+    assert response.json()["error"]["param"] == "response_format"
     assert words in response.json()["error"]["message"]
     with Client(served.target) as client, pytest.raises(CallError, match=re.escape(words)) as told:
         client.generate(ASK, SamplingParams(constraint=schema_of(schema)))

@@ -154,15 +154,16 @@ def test_both_request_messages_have_the_same_fields() -> None:
     "prompt", ["text", "", (1, 2), [ChatMessage("user", "hi"), ChatMessage("assistant", "")]]
 )
 def test_prompts_survive_the_wire(prompt: str | tuple[int, ...] | list[ChatMessage]) -> None:
-    options = CallOptions("r", "m", "salt", {"a": {"b": [1, 2.5, "c", None, True]}})
+    is_chat = isinstance(prompt, list)
+    arguments = {"a": {"b": [1, 2.5, "c", None, True]}} if is_chat else None
+    options = CallOptions("r", "m", "salt", arguments)
     request = text_request_from(generate_stream_request(prompt, SamplingParams(seed=3), options))
     given_prompt = (request.text, request.token_ids, request.messages)
     assert [p for p in given_prompt if p is not None] == [
         prompt if isinstance(prompt, str) else tuple(prompt)
     ]
     assert (request.request_id, request.cache_salt, request.params.seed) == ("r", "salt", 3)
-    is_chat = request.messages is not None
-    assert request.template_arguments == (options.template_arguments if is_chat else None)
+    assert request.template_arguments == arguments
 
 
 @pytest.mark.parametrize(

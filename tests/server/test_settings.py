@@ -65,6 +65,8 @@ def test_defaults_are_those_of_the_dataclasses() -> None:
         (["b", "--tls-key", "k"], {}, "tls_key is set without tls_cert"),
         (["b", "--tls-client-ca", "a"], {}, "tls_client_ca is set without tls_cert"),
         (["b", "--host", "0.0.0.0", "--api-keys", "k"], {}, "give --tls-cert and --tls-key"),
+        (["b", "--tool-parser", "hermes"], {}, "tool_parser is set without http_port"),
+        (["b", "--reasoning-parser", "none"], {}, "reasoning_parser is set without http_port"),
         (["b", "--max-message-mib", "2048"], {}, "1 to 2047"),
         (["b", "--num-blocks", "1"], {}, "num_blocks"),
         (["b", "--device="], {}, "--device is ''"),

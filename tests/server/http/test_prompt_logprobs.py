@@ -143,13 +143,13 @@ def test_both_kinds_have_as_many_alternatives_as_they_asked_for(server: Serving)
     ("body", "param", "words"),
     [
         ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "leave stream out"),
-        ({"prompt_logprobs": 21}, None, "prompt_logprobs is 21"),
-        ({"prompt_logprobs": -1}, None, "prompt_logprobs is -1"),
-        ({"max_tokens": 0}, None, "max_new_tokens is 0"),
-        ({"max_tokens": 0, "logprobs": 1}, None, "max_new_tokens is 0"),
-        ({"echo": True, "max_tokens": 0, "n": 2}, None, "n is 2"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs", "prompt_logprobs is 21"),
+        ({"prompt_logprobs": -1}, "prompt_logprobs", "prompt_logprobs is -1"),
+        ({"max_tokens": 0}, "max_tokens", "max_tokens is 0"),
+        ({"max_tokens": 0, "logprobs": 1}, "max_tokens", "max_tokens is 0"),
+        ({"echo": True, "max_tokens": 0, "n": 2}, "n", "n is 2"),
         ({"echo": True, "logprobs": 1, "n": 2, "stream": True}, "echo", "leave stream out"),
-        ({"echo": True, "logprobs": 21}, None, "logprobs is 21"),
+        ({"echo": True, "logprobs": 21}, "logprobs", "logprobs is 21"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(

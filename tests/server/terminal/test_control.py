@@ -16,6 +16,7 @@ from server.client.async_control_calls import AsyncControlCalls
 from server.client.control_calls import ControlCalls
 from server.pb import control_pb2 as pb
 from server.terminal.cli import main
+from server.terminal.control import CONTROL_COMMANDS
 from server.text import TextDelta
 from tests.server.wire_fakes import FakeGenerator, FakeServer
 
@@ -24,6 +25,12 @@ Capture = pytest.CaptureFixture[str]
 
 def run(server: FakeServer, *argv: str) -> int:
     return main([argv[0], "--target", server.target, *argv[1:]])
+
+
+def test_the_operators_page_shows_every_command() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
+    shown = {line.split()[1] for line in page.splitlines() if line.startswith("om-client ")}
+    assert shown == CONTROL_COMMANDS.keys()
 
 
 def test_info_for_people_and_for_programs(server: FakeServer, capsys: Capture) -> None:
