@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 
-.PHONY: demo test lint bench fuzz-om fuzz-grpc fuzz-http soak proto clean
+.PHONY: demo test native lint bench fuzz-om fuzz-grpc fuzz-http soak proto clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m demo.demo
@@ -13,6 +13,10 @@ demo: $(VENV)/.installed
 # files keep the order in which tests/conftest.py puts them.
 test: lint
 	$(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+
+# The native kernels anew, after a change of their sources; installing builds them too.
+native: $(VENV)/.installed
+	$(BIN)/python setup.py build_ext --inplace
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -60,7 +64,7 @@ $(VENV)/.created:
 	touch $@
 
 # torch goes first and alone, so that a CPU build that pip already knows of is taken as it is.
-$(VENV)/.installed: $(VENV)/.created pyproject.toml
+$(VENV)/.installed: $(VENV)/.created pyproject.toml setup.py
 	$(BIN)/python -m pip install --quiet '$(TORCH)'
 	$(BIN)/python -m pip install --quiet --editable '.[demo]'
 	touch $@

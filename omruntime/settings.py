@@ -17,7 +17,7 @@ class EngineSettings:
     """Settings of one engine.
 
     Attributes:
-        device: Device name for `omruntime.device.open_device`, such as `cpu` or `openvino`.
+        device: Device name for `omruntime.device.open_device`, such as `cpu` or `native`.
         kv_memory_mib: Memory for the KV pool in MiB; a whole number of blocks is taken from it.
             A bundle that was compiled for one size of the pool refuses all but the default here.
         num_blocks: Blocks in the pool, the null block included; overrides `kv_memory_mib`.
@@ -36,7 +36,7 @@ class EngineSettings:
         check_invariants_every: Steps from one check of the engine's own state to the next; 0
             never checks. A check takes about a microsecond for each block.
         cache_dir: Folder for what is measured on this machine; it may be read-only or missing.
-        num_threads: Threads of `cpu` and `openvino`; 0 means one for each core.
+        num_threads: Threads of `cpu`, `openvino` and `native`; 0 means one for each core.
         isolate_device: Run the device in a process of its own, which is started anew when it
             dies or hangs; None decides by the device, see `is_isolated`. Of `om-serve` and
             `server.LLM`; `omruntime.LLM` has no second process.

@@ -44,7 +44,7 @@ RANKED_INSIDE = {"blocks", "costs", "sampling", "scheduling"}
 # each other. `device` stands for the package.
 RANKS = (
     {"errors", "block_key", "retry_pace", "profiler", "doctor", "element_type"},
-    {"om_file"},
+    {"om_file", "native"},
     {"buckets", "settings", "field_types", "owner_process", "row_workspace"},
     {"manifest", "cost_table", "turn", "constraint"},
     {"token_matcher"},

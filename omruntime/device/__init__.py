@@ -43,13 +43,13 @@ def require_device_name(name: str) -> None:
     Raises:
         ConfigError: No device has such a name.
     """
-    if name not in ("cpu", "openvino") and not (
+    if name not in ("cpu", "openvino", "native") and not (
         _ASCEND.fullmatch(name) or _SIMULATED.fullmatch(name)
     ):
         raise ConfigError(
-            f"device is {name!r}, wanted one of: cpu, openvino, ascend:N (a chip by its number), "
-            f"sim:N (a SIMULATED {SIMULATED_SOC}), sim:N@CHIP (another one: Ascend310P1, P3, P5, "
-            f"P7, B1, B2, B3 or B4)"
+            f"device is {name!r}, wanted one of: cpu, openvino, native, ascend:N (a chip by its "
+            f"number), sim:N (a SIMULATED {SIMULATED_SOC}), sim:N@CHIP (another one: Ascend310P1, "
+            f"P3, P5, P7, B1, B2, B3 or B4)"
         )
 
 
@@ -58,10 +58,12 @@ def open_device(name: str, num_threads: int = 0, step_timeout_s: float | None = 
 
     Args:
         name: `cpu` for the host's cores through ONNX Runtime, `openvino` for the same through
-            OpenVINO, or `ascend:N` for a chip by its number. `sim:N` is a SIMULATED chip for
-            tests and dry runs, an Ascend310P3 unless the name goes on with `@` and another,
-            such as `sim:0@Ascend310B4`; nothing else ever chooses it.
-        num_threads: For `cpu` and `openvino`: threads of one run; 0 means one for each core.
+            OpenVINO, `native` for the same through omserve's own kernels, or `ascend:N` for a
+            chip by its number. `sim:N` is a SIMULATED chip for tests and dry runs, an Ascend310P3
+            unless the name goes on with `@` and another, such as `sim:0@Ascend310B4`; nothing
+            else ever chooses it.
+        num_threads: For `cpu`, `openvino` and `native`: threads of one run; 0 means one for each
+            core.
         step_timeout_s: For `ascend:N` and `sim:N`: a step that takes longer has failed, and
             `synchronize` gives up a little before. None waits for ever.
 
@@ -92,6 +94,10 @@ def open_device(name: str, num_threads: int = 0, step_timeout_s: float | None = 
                 f"pip install '.[openvino]' in omserve's folder"
             ) from error
         return OpenvinoDevice(num_threads)
+    if name == "native":
+        from omruntime.device.native import NativeDevice
+
+        return NativeDevice(num_threads)
     if match := _ASCEND.fullmatch(name):
         from omruntime.device.ascend import open_ascend
 

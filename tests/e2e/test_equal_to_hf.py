@@ -8,6 +8,7 @@ import pytest
 
 from omruntime import LLM, EngineSettings, SamplingParams
 from tests.e2e.hf_reference import NUM_NEW_TOKENS, Reference, require_equal
+from tests.omruntime.native.kernels import needs_library
 
 GREEDY = SamplingParams(temperature=0.0, max_new_tokens=NUM_NEW_TOKENS)
 
@@ -22,10 +23,14 @@ SCHEDULES = {
     "no prefix cache": EngineSettings(
         max_model_len=LONGEST, max_num_seqs=16, enable_prefix_cache=False
     ),
+    "native kernels": EngineSettings(max_model_len=LONGEST, max_num_seqs=16, device="native"),
 }
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=needs_library if "native" in n else ()) for n in SCHEDULES],
+)
 def test_twenty_chats_equal_hf(
     smollm2_bundle: Path, smollm2_references: list[Reference], name: str
 ) -> None:

@@ -20,11 +20,13 @@ from omruntime.device.ascend.acl_module import AclModule
 from omruntime.device.simacl import SimulatedCard, Simulation
 from omruntime.manifest import ProgramSpec
 from tests.omruntime.device.simulated_oms import LARGE_GEAR, SMALL_GEAR, twice_model, write_twice
+from tests.omruntime.native.kernels import needs_library
 
 NO_CARD = importlib.util.find_spec("acl") is None
 DEVICES = (
     "cpu",
     "openvino",
+    pytest.param("native", marks=needs_library),
     "sim:0",
     pytest.param(
         "ascend:0", marks=[pytest.mark.npu, pytest.mark.skipif(NO_CARD, reason="no Ascend card")]
@@ -69,7 +71,7 @@ def opened(name: str, card: SimulatedCard | None = None) -> Iterator[Device]:
 
 def write_program(device: Device, spec: ProgramSpec, folder: Path) -> ProgramSpec:
     """Write y = x + x with two gears for a device; returns the spec with its path."""
-    if device.name in ("cpu", "openvino"):
+    if device.name in ("cpu", "openvino", "native"):
         onnx.save(twice_model(), folder / "twice.onnx")
         return replace(spec, path="twice.onnx")
     if device.name.startswith("sim"):

@@ -16,6 +16,7 @@ from omruntime.errors import BundleError, ConfigError, DeviceError, OutOfDeviceM
 from omruntime.manifest import ProgramSpec
 from tests.omruntime.device.backends import DEVICES, opened, write_program
 from tests.omruntime.device.simulated_oms import TWICE_TENSORS
+from tests.omruntime.native.kernels import needs_library
 
 SMALL, LARGE = Bucket(Phase.DECODE, 2, 1, 1), Bucket(Phase.PREFILL, 3, 4, 1)
 
@@ -146,7 +147,9 @@ def test_a_damaged_program_is_refused(device: Device, spec: ProgramSpec, tmp_pat
         device.load_program(spec, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["cpu", "openvino", "sim:0"])
+@pytest.mark.parametrize(
+    "name", ["cpu", "openvino", pytest.param("native", marks=needs_library), "sim:0"]
+)
 @given(data=st.data())
 def test_chunks_go_where_they_are_sent(name: str, data: st.DataObject) -> None:
     with opened(name) as device:
@@ -203,8 +206,10 @@ def test_a_window_past_its_buffer_is_refused(device: Device) -> None:
 @pytest.mark.parametrize(
     "name", ["gpu", "", "CPU", "cpu:0", "ascend", "ascend:", "ascend:-1", "ascend:x", "sim",
              "sim:0@", "sim:0@Intel", "sim:0@Ascend310P9",
-             "ascend:0@Ascend310P3", "simacl:0", "ascend:0 "],
+             "ascend:0@Ascend310P3", "simacl:0", "ascend:0 ", "native:0"],
 )  # fmt: skip
 def test_other_names_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"wanted one of: cpu, openvino, ascend:N .*, sim:N"):
+    with pytest.raises(
+        ConfigError, match=r"wanted one of: cpu, openvino, native, ascend:N .*, sim:N"
+    ):
         open_device(name)
