@@ -6,14 +6,27 @@ Without a compiler the install goes on, and `--device native` is refused with wh
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 SOURCES = Path("omruntime/native/src")
+# As `omruntime/native/library.py` looks for it; an ending that Python takes for none of a module.
+LIBRARY = "libomserve_native.so.1"
+
+
+class BuildLibrary(build_ext):
+    """Calls the shared library by its own name."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        """The path of the one extension there is."""
+        return str(Path(*fullname.split(".")[:-1], LIBRARY))
+
 
 setup(
+    cmdclass={"build_ext": BuildLibrary},
     ext_modules=[
         # A plain shared library that ctypes loads: nothing of Python is in it.
         Extension(
-            "omruntime.native._kernels",
+            "omruntime.native.kernels",
             sources=sorted(str(path) for path in SOURCES.glob("*.cpp")),
             depends=[str(path) for path in SOURCES.rglob("*.h")],
             language="c++",
@@ -22,5 +35,5 @@ setup(
             extra_link_args=["-pthread"],
             optional=True,
         )
-    ]
+    ],
 )

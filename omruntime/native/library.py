@@ -10,14 +10,14 @@ from __future__ import annotations
 import ctypes
 import functools
 from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_void_p
-from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 from omruntime.errors import ConfigError
 
 ABI_VERSION = 1
 MAX_RANK = 6
-_STEM = "_kernels"
+# As `setup.py` calls it.
+_NAME = "libomserve_native.so.1"
 _REMEDY = (
     "install a C++17 compiler such as g++ and then omserve again (pip install), or build it in a "
     "source tree with: python setup.py build_ext --inplace"
@@ -56,9 +56,8 @@ _SIGNATURES = {
 
 def find_library() -> Path | None:
     """The compiled library beside this file, or None where it was not compiled."""
-    folder = Path(__file__).parent
-    candidates = (folder / f"{_STEM}{suffix}" for suffix in EXTENSION_SUFFIXES)
-    return next((path for path in candidates if path.is_file()), None)
+    path = Path(__file__).parent / _NAME
+    return path if path.is_file() else None
 
 
 @functools.cache

@@ -28,7 +28,7 @@ def test_a_library_that_was_not_compiled_is_named_with_its_remedy(no_library: Pa
 
 
 def test_a_damaged_library_is_refused(no_library: Path) -> None:
-    (no_library / "_kernels.so").write_bytes(b"no library")
+    (no_library / library._NAME).write_bytes(b"no library")
     with pytest.raises(ConfigError, match="do not load"):
         library.load_library()
 

@@ -94,45 +94,80 @@ struct FewRows {
   float largest[kFewRows], total[kFewRows];
 };
 
-// A tile of keys for one row: scores, weights, sums.
+// The keys between two rescalings, as runs.
 template <class T>
-OM_INLINE void attend_row(const AttentionCall& call, const KeyRun<T>* runs, int num_runs,
-                          int64_t seen_begin, int64_t seen_end, FewRows& rows, int64_t r) {
-  // Runs begin at multiples of eight, so that no score is overwritten by what is undefined.
-  alignas(64) float scores[2 * kFewKeys + kDots];
+struct FewKeys {
+  KeyRun<T> runs[kFewKeys];
+  int num_runs = 0;
+};
+
+template <bool IS_PAST, class T>
+OM_INLINE FewKeys<T> few_keys(const AttentionCall& call, int64_t batch, int64_t kv_head,
+                              int64_t begin, int64_t last) {
+  FewKeys<T> keys;
+  const int64_t end = std::min(last, begin + kFewKeys);
+  for (int64_t key = begin; key < end; key += keys.runs[keys.num_runs++].count)
+    keys.runs[keys.num_runs] = run_at<IS_PAST, T>(call, batch, kv_head, key, end);
+  return keys;
+}
+
+// Blocks lie anywhere, where no prefetcher of the CPU expects them: what comes next is asked for
+// while the present is worked on, values while their keys are, the next keys while values are.
+template <class T>
+OM_INLINE void fetch_rows(const T* rows, int64_t stride, int64_t count, int64_t dim) {
+  constexpr int64_t kPerLine = 64 / sizeof(T);
+  for (int64_t i = 0; i < count; ++i)
+    for (int64_t d = 0; d < dim; d += kPerLine) __builtin_prefetch(rows + i * stride + d);
+}
+
+// A tile of keys for one row: scores, weights, sums. The first row fetches for all.
+template <class T>
+OM_INLINE void attend_row(const AttentionCall& call, const FewKeys<T>& keys,
+                          const FewKeys<T>& next, int64_t seen_begin, int64_t seen_end,
+                          FewRows& rows, int64_t r) {
+  // Scores of a run go over its end, into what the next run or the padding overwrites.
+  alignas(64) float scores[kFewKeys + 2 * kDots + OM_WIDTH];
   int64_t count = 0;
-  for (int i = 0; i < num_runs; ++i)
-    for (int64_t key = 0; key < runs[i].count; key += kDots)
-      score_eight(rows.queries[r], runs[i].keys + key * runs[i].key_stride, runs[i].key_stride,
-                  runs[i].count - key, call.dim, scores + count + key),
-          count += key + kDots >= runs[i].count ? runs[i].count : 0;
-  for (int64_t i = count; i % OM_WIDTH != 0; ++i) scores[i] = kUnseen;
+  for (int i = 0; i < keys.num_runs; ++i) {
+    const KeyRun<T>& run = keys.runs[i];
+    for (int64_t key = 0; key < run.count; key += kDots) {
+      const int64_t left = run.count - key;
+      if (r == 0)
+        fetch_rows(run.values + key * run.value_stride, run.value_stride,
+                   std::min<int64_t>(left, kDots), call.dim);
+      score_eight(rows.queries[r], run.keys + key * run.key_stride, run.key_stride, left, call.dim,
+                  scores + count + key);
+    }
+    count += run.count;
+  }
   const int64_t padded = (count + OM_WIDTH - 1) / OM_WIDTH * OM_WIDTH;
   const float factor = weigh(scores, padded, seen_begin, std::min(seen_end, count), call.softcap,
                              rows.largest[r], rows.total[r]);
   if (factor != 1.0f)
     for (int64_t d = 0; d < call.dim; ++d) rows.sums[r][d] *= factor;
   const float* weights = scores;
-  for (int i = 0; i < num_runs; weights += runs[i].count, ++i)
-    add_all_values(weights, runs[i], call.dim, rows.sums[r]);
+  for (int i = 0; i < keys.num_runs; weights += keys.runs[i].count, ++i) {
+    if (r == 0 && i < next.num_runs)
+      fetch_rows(next.runs[i].keys, next.runs[i].key_stride, next.runs[i].count, call.dim);
+    add_all_values(weights, keys.runs[i], call.dim, rows.sums[r]);
+  }
 }
 
 // All rows over keys in [first, last) of the past or of the new tokens.
 template <bool IS_PAST, class T>
 void attend_few_over(const AttentionCall& call, int64_t batch, int64_t kv_head, int64_t first,
                      int64_t last, FewRows& rows) {
-  KeyRun<T> runs[kFewKeys];
+  FewKeys<T> keys = few_keys<IS_PAST, T>(call, batch, kv_head, first, last);
   for (int64_t begin = first; begin < last; begin += kFewKeys) {
     const int64_t end = std::min(last, begin + kFewKeys);
-    int num_runs = 0;
-    for (int64_t key = begin; key < end; key += runs[num_runs++].count)
-      runs[num_runs] = run_at<IS_PAST, T>(call, batch, kv_head, key, end);
+    const FewKeys<T> next = few_keys<IS_PAST, T>(call, batch, kv_head, end, last);
     for (int64_t r = 0; r < call.group * call.tokens; ++r) {
       const int64_t token = r % call.tokens;
       const int64_t seen = IS_PAST ? call.first_past(batch, token) : call.first_new(token);
       const int64_t end_seen = IS_PAST ? end : token + 1;
-      attend_row(call, runs, num_runs, seen - begin, end_seen - begin, rows, r);
+      attend_row(call, keys, next, seen - begin, end_seen - begin, rows, r);
     }
+    keys = next;
   }
 }
 

@@ -21,23 +21,69 @@ struct ManyRows {
   int64_t num_rows, padded_rows, padded_dim;
 };
 
+#if OM_WIDTH >= 8
+OM_INLINE __m256 eight_values(const float* p) { return _mm256_loadu_ps(p); }
+OM_INLINE __m256 eight_values(const uint16_t* bfloat16) {
+  const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bfloat16));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+}
+
+// Eight values of eight keys, each key becoming a column of `out`.
+template <class T>
+OM_INLINE void turn_eight(const T* keys, int64_t stride, float* out) {
+  __m256 a[8], b[8];
+  for (int i = 0; i < 8; ++i) a[i] = eight_values(keys + i * stride);
+  for (int i = 0; i < 8; i += 2) {
+    b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
+    b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    a[i] = _mm256_shuffle_ps(b[i], b[i + 2], 0x44);
+    a[i + 1] = _mm256_shuffle_ps(b[i], b[i + 2], 0xEE);
+    a[i + 2] = _mm256_shuffle_ps(b[i + 1], b[i + 3], 0x44);
+    a[i + 3] = _mm256_shuffle_ps(b[i + 1], b[i + 3], 0xEE);
+  }
+  for (int i = 0; i < 4; ++i) {
+    _mm256_storeu_ps(out + i * kPanel, _mm256_permute2f128_ps(a[i], a[i + 4], 0x20));
+    _mm256_storeu_ps(out + (i + 4) * kPanel, _mm256_permute2f128_ps(a[i], a[i + 4], 0x31));
+  }
+}
+#endif
+
+// Keys of a run into columns of their panels, from column `at` of the tile on.
+template <class T>
+OM_INLINE void turn_keys(const KeyRun<T>& run, int64_t dim, int64_t at, float* panels) {
+  const auto column = [&](int64_t key) {
+    return panels + (at + key) / kPanel * dim * kPanel + (at + key) % kPanel;
+  };
+  int64_t key = 0;
+#if OM_WIDTH >= 8
+  // Whole groups of eight columns never cross a panel's edge.
+  for (; at % 8 == 0 && dim % 8 == 0 && key + 8 <= run.count; key += 8)
+    for (int64_t d = 0; d < dim; d += 8)
+      turn_eight(run.keys + key * run.key_stride + d, run.key_stride, column(key) + d * kPanel);
+#endif
+  for (; key < run.count; ++key)
+    for (int64_t d = 0; d < dim; ++d)
+      column(key)[d * kPanel] = widened(run.keys[key * run.key_stride + d]);
+}
+
 // Copy keys in [first, last) into the tile, turned around, and values as they are; zeros behind.
 template <bool IS_PAST, class T>
 void stage_keys(const AttentionCall& call, int64_t batch, int64_t kv_head, int64_t first,
                 int64_t last, ManyRows& rows) {
-  std::memset(rows.keys, 0, kTileKeys * call.dim * sizeof(float));
-  std::memset(rows.values, 0, kTileKeys * rows.padded_dim * sizeof(float));
-  int64_t key = first;
-  while (key < last) {
+  if (last - first < kTileKeys) {
+    std::memset(rows.keys, 0, kTileKeys * call.dim * sizeof(float));
+    std::memset(rows.values, 0, kTileKeys * rows.padded_dim * sizeof(float));
+  }
+  for (int64_t key = first; key < last;) {
     const auto run = run_at<IS_PAST, T>(call, batch, kv_head, key, last);
+    turn_keys(run, call.dim, key - first, rows.keys);
     for (int64_t i = 0; i < run.count; ++i) {
-      const int64_t at = key - first + i;
-      float* column = rows.keys + at / kPanel * call.dim * kPanel + at % kPanel;
-      float* row = rows.values + at * rows.padded_dim;
-      for (int64_t d = 0; d < call.dim; ++d) {
-        column[d * kPanel] = widened(run.keys[i * run.key_stride + d]);
-        row[d] = widened(run.values[i * run.value_stride + d]);
-      }
+      float* row = rows.values + (key - first + i) * rows.padded_dim;
+      const T* values = run.values + i * run.value_stride;
+      for (int64_t d = 0; d < call.dim; ++d) row[d] = widened(values[d]);
+      for (int64_t d = call.dim; d < rows.padded_dim; ++d) row[d] = 0;
     }
     key += run.count;
   }

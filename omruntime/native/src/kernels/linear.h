@@ -28,7 +28,7 @@ struct LinearCall {
 struct Tile {
   const LinearCall* call;
   int64_t row, panel, first_input, num_inputs;
-  // Weights that are needed next; fetched by the first tile of a panel.
+  // Weights that are needed next.
   Ahead ahead;
 };
 
@@ -49,13 +49,13 @@ OM_INLINE void add_base(const Tile& tile, int r, int64_t column, int64_t num_col
   }
 }
 
-template <int R, bool FETCHES, class W>
+template <int R, class W>
 OM_INLINE void finish_tile(const Tile& tile, const W* w) {
   constexpr int kUnroll = R == 1 ? 4 : R <= 3 ? 2 : 1;
   const LinearCall& call = *tile.call;
   F sums[R][2];
-  sum_tile<R, kUnroll, FETCHES>(call.x + tile.row * call.x_stride + tile.first_input,
-                                call.x_stride, w, kPanel, tile.num_inputs, sums, tile.ahead);
+  sum_tile<R, kUnroll, true>(call.x + tile.row * call.x_stride + tile.first_input, call.x_stride,
+                             w, kPanel, tile.num_inputs, sums, tile.ahead);
   const int64_t column = tile.panel * kPanel;
   const int64_t num_columns = std::min<int64_t>(kPanel, call.matrix->outputs - column);
   const float* scales =
@@ -79,24 +79,27 @@ OM_INLINE void finish_tile(const Tile& tile, const W* w) {
   }
 }
 
-template <bool FETCHES, class W, int R = 1>
+template <class W, int R = 1>
 void finish_rows(const Tile& tile, int rows, const W* w) {
   if constexpr (R < kMaxRows) {
-    if (rows > R) return finish_rows<FETCHES, W, R + 1>(tile, rows, w);
+    if (rows > R) return finish_rows<W, R + 1>(tile, rows, w);
   }
-  finish_tile<R, FETCHES>(tile, w);
+  finish_tile<R>(tile, w);
 }
 
-// All rows of a pass by one panel, in tiles of almost equal height: 8 rows are 4 and 4.
+// All rows of a pass by one panel, in tiles of almost equal height: 8 rows are 4 and 4. Each tile
+// fetches its share of the next panel's bytes, so that memory never waits for arithmetic.
 template <class W>
 void finish_panel(Tile tile, int64_t num_rows, const W* w) {
   const int64_t num_tiles = (num_rows + kMaxRows - 1) / kMaxRows;
   const int64_t first_row = tile.row;
+  const Ahead next = tile.ahead;
+  tile.ahead.step = next.step / num_tiles;
   for (int64_t i = 0; i < num_tiles; ++i) {
     const int64_t begin = num_rows * i / num_tiles, end = num_rows * (i + 1) / num_tiles;
     tile.row = first_row + begin;
-    const int rows = static_cast<int>(end - begin);
-    i == 0 ? finish_rows<true>(tile, rows, w) : finish_rows<false>(tile, rows, w);
+    tile.ahead.at = next.at + next.step * tile.num_inputs * i / num_tiles;
+    finish_rows(tile, static_cast<int>(end - begin), w);
   }
 }
 
@@ -143,7 +146,7 @@ void linear_few_rows(const LinearCall& call, int64_t begin, int64_t end) {
     const W* w = panel_of<W>(call, panel);
     const Ahead ahead{reinterpret_cast<const char*>(w) + kAheadBytes, kPanel * sizeof(W)};
     const Tile tile{&call, 0, panel, 0, call.matrix->inputs, ahead};
-    finish_rows<true>(tile, static_cast<int>(call.rows), w);
+    finish_rows(tile, static_cast<int>(call.rows), w);
   }
 }
 

@@ -7,7 +7,7 @@ constexpr int kPanel = 2 * OM_WIDTH;
 // AVX-512 has twice as many registers; 16 sums hide the latency of a multiply-add twice over.
 constexpr int kMaxRows = OM_WIDTH == 16 ? 8 : 6;
 
-// Memory that is fetched into the caches while a tile works, `step` bytes for each input; or none.
+// Memory that is fetched into the caches while a tile works, `step` bytes for each input.
 struct Ahead {
   const char* at;
   int64_t step;
