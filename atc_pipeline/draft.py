@@ -30,10 +30,7 @@ def read_draft(folder: Path) -> Manifest:
         raise BundleError(
             f"cannot read {path}: {error}; wanted a folder that `export-om build --emit` wrote"
         ) from error
-    try:
-        draft = Manifest.from_json(text)
-    except BundleError as error:
-        raise BundleError(f"{path}: {error}") from error
+    draft = Manifest.from_json(text, str(path))
     steps = [program for program in draft.programs if program.role == "step"]
     if [program.path for program in steps] != [GRAPH_PATH]:
         raise BundleError(f"{path}: wanted one step program {GRAPH_PATH}; emit the folder again")

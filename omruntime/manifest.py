@@ -224,8 +224,11 @@ class Manifest:
         return json.dumps(_to_plain(self), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
     @staticmethod
-    def from_json(text: str) -> Manifest:
+    def from_json(text: str, name: str = MANIFEST_NAME) -> Manifest:
         """Parse and check a manifest.
+
+        Args:
+            name: Of the file that it stands in, for errors.
 
         Raises:
             BundleError: Not JSON, of another format version, or a field is missing, unknown or
@@ -235,12 +238,17 @@ class Manifest:
             plain = json.loads(text)
         except (ValueError, RecursionError) as error:
             # ValueError also stands for numbers of thousands of digits.
-            raise BundleError(f"{MANIFEST_NAME} is not JSON: {error}") from error
+            raise BundleError(f"{name} is not JSON: {error}") from error
         if not isinstance(plain, dict):
-            raise BundleError(f"{MANIFEST_NAME}: got {type(plain).__name__}, wanted an object")
-        _require_version(plain, "format_version", FORMAT_VERSION)
-        _require_version(plain, "graph_contract", GRAPH_CONTRACT)
-        manifest = _from_plain(Manifest, plain, MANIFEST_NAME)
+            raise BundleError(f"{name}: got {type(plain).__name__}, wanted an object")
+        versions = {"format_version": FORMAT_VERSION, "graph_contract": GRAPH_CONTRACT}
+        for key, wanted in versions.items():
+            if plain.get(key) != wanted:
+                raise BundleError(
+                    f"{name}: {key} is {plain.get(key)!r}, this omserve reads {wanted}; "
+                    f"build the bundle again with the same omserve version"
+                )
+        manifest = _from_plain(Manifest, plain, name)
         assert isinstance(manifest, Manifest)
         return manifest
 
@@ -263,14 +271,6 @@ class Manifest:
     def digest(self) -> str:
         """sha256 over the canonical text, as hexadecimal digits."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
-
-
-def _require_version(plain: dict[str, object], key: str, wanted: int) -> None:
-    if plain.get(key) != wanted:
-        raise BundleError(
-            f"{MANIFEST_NAME}: {key} is {plain.get(key)!r}, this omserve reads {wanted}; "
-            f"build the bundle again with the same omserve version"
-        )
 
 
 def _require_at_least(owner: object, least: int, *names: str) -> None:

@@ -22,6 +22,8 @@ _ANSWERING = frozenset({"gpt", "assistant", "chatgpt", "model", "bing", "bard"})
 _FINISHED = " request finished "
 _FIELD = re.compile(r"(\w+)=(\S+)")
 _CONVERSATION_KEYS = (("conversations", "from", "value"), ("messages", "role", "content"))
+# More tokens than any context holds; and a number of thousands of digits is never worked out.
+_MAX_DIGITS = 9
 _SPACES = re.compile(r"[ \t\r\n]*")
 
 
@@ -136,8 +138,10 @@ def _field(fields: dict[str, str], name: str, where: str) -> int:
 
 
 def _count(text: str, where: str, least: int) -> int:
-    if not (text.isascii() and text.isdigit()) or len(text) > 9 or int(text) < least:
-        raise ConfigError(f"{where}: got {text!r}, wanted a count of at least {least} tokens")
+    if not (text.isascii() and text.isdigit()) or len(text) > _MAX_DIGITS or int(text) < least:
+        raise ConfigError(
+            f"{where}: got {text[:40]!r}, wanted a count of tokens, {least} to {'9' * _MAX_DIGITS}"
+        )
     return int(text)
 
 
