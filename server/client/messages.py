@@ -261,12 +261,12 @@ def tls_hint(details: str, target: str) -> str:
     ::1 and 127.0.0.1 of localhost, another may have answered with TLS while the last refused.
     """
     marks = ("socket closed", "handshake", "ssl", "verification", "certificate")
-    remedy = (
-        "if the server uses TLS, give its roots (tls_ca, --tls-ca), its name where that differs "
-        "(tls_server_name), and a certificate of your own where it asks for one (tls_cert, tls_key)"
-    )
+    roots = "; if the server uses TLS, give its roots (tls_ca, --tls-ca)"
     if any(mark in details.lower() for mark in marks):
-        return f"; {remedy}"
+        return (
+            f"{roots}, its name where that differs (tls_server_name), and a certificate of your "
+            f"own where it asks for one (tls_cert, tls_key)"
+        )
     if "last error" in details and not _ONE_ADDRESS.match(target):
-        return f"; other addresses of that name may have answered: {remedy}"
+        return roots
     return ""
