@@ -10,6 +10,8 @@ import torch
 
 from export.architectures import PROVEN_MODEL_TYPES
 from omruntime.errors import ConfigError, ExportError, UnprovenModelError
+from omruntime.native import find_library
+from tests.export.native_steps import native_difference
 from tests.export.tiny import edit_json, export_tiny, save_checkpoint, tiny_model
 from tests.export.zoo import CASES, DYNAMIC, LONGROPE_CONFIG, Case
 
@@ -25,6 +27,8 @@ def test_a_proven_architecture_equals_transformers(case: Case, tmp_path: Path) -
     assert result.model.head_dim == head_dim
     num_kv_heads = result.model.num_kv_heads
     assert result.kv.bytes_per_block == 2 * 2 * num_kv_heads * head_dim * 4 * 16
+    if find_library() is not None:
+        assert native_difference(tmp_path / "out", result) < 2e-5
 
 
 def test_every_proven_architecture_has_a_case() -> None:

@@ -168,6 +168,51 @@ def _concat(plan: Plan, node: Node) -> None:
         start += part.shape[axis]
 
 
+def _softmax(plan: Plan, node: Node) -> None:
+    x = plan.whole_rows(plan.array(node.inputs[0]))
+    _require_last_axis(node, x)
+    plan.run("softmax", [x, plan.result(node.outputs[0], x.shape)])
+
+
+def _top_k(plan: Plan, node: Node) -> None:
+    x, k = plan.whole_rows(plan.array(node.inputs[0])), plan.known(node.inputs[1])
+    _require_last_axis(node, x)
+    if k is None or not node.attributes.get("largest", 1):
+        raise BundleError(f"node {node.name}: got a TopK of the smallest or of a changing number")
+    shape = (*x.shape[:-1], int(k.reshape(())))
+    values = plan.result(node.outputs[0], shape)
+    plan.run("top_k", [x, values, plan.result(node.outputs[1], shape, np.int64)])
+
+
+def _require_last_axis(node: Node, x: Array) -> None:
+    if int(node.attributes.get("axis", -1)) not in (-1, x.ndim - 1):
+        raise BundleError(f"node {node.name}: got a {node.op} over another axis than the last")
+
+
+def _compare(kernel: str) -> Emit:
+    def emit_comparison(plan: Plan, node: Node) -> None:
+        x, z = _broadcast(plan, node)
+        plan.run(kernel, [x, z, plan.result(node.outputs[0], x.shape, np.bool_)])
+
+    return emit_comparison
+
+
+def _where(plan: Plan, node: Node) -> None:
+    arrays = _broadcast(plan, node)
+    plan.run("where", [*arrays, plan.result(node.outputs[0], arrays[0].shape)])
+
+
+def _reduce_sum(plan: Plan, node: Node) -> None:
+    x, axes = plan.array(node.inputs[0]), plan.known(node.inputs[1])
+    if axes is None or axes.size != 1:
+        raise BundleError(f"node {node.name}: got a sum over {axes}, wanted one axis")
+    last = np.moveaxis(x, int(axes.reshape(())), -1)
+    kept = np.expand_dims(last[..., 0], int(axes.reshape(())))
+    shape = kept.shape if node.attributes.get("keepdims", 1) else last.shape[:-1]
+    y = plan.result(node.outputs[0], shape)
+    plan.run("sum", [last, y.reshape(last.shape[:-1])])
+
+
 def _place(plan: Plan, node: Node) -> None:
     plan.place(plan.array(node.inputs[0]), **node.attributes)
 
@@ -200,8 +245,10 @@ _EMITTERS: dict[str, Emit] = {
     "Concat": _concat,
     "Cos": _unary("cos"),
     "Div": _binary("div"),
+    "Equal": _compare("equal"),
     "Expand": _view(lambda _, node, inputs: expanded(node, inputs)),
     "Gather": _gather,
+    "Greater": _compare("greater"),
     "Identity": _view(lambda _, node, inputs: inputs),
     "LayerNormalization": _norm,
     LINEAR: _linear,
@@ -212,6 +259,7 @@ _EMITTERS: dict[str, Emit] = {
     # Whatever they take is a size, which folding knows.
     "Range": _view(lambda _, node, inputs: inputs),
     "ReduceProd": _view(lambda _, node, inputs: inputs),
+    "ReduceSum": _reduce_sum,
     "Reshape": _view(_reshape),
     "com.microsoft.RotaryEmbedding": _rotary,
     "Shape": _view(lambda _, node, inputs: inputs),
@@ -220,10 +268,13 @@ _EMITTERS: dict[str, Emit] = {
     "SimplifiedLayerNormalization": _norm,
     "Sin": _unary("sin"),
     "Slice": _view(lambda _, node, inputs: sliced(node, inputs)),
+    "Softmax": _softmax,
     "Split": _view(lambda _, node, inputs: split(node, inputs)),
     "Squeeze": _view(lambda _, node, i: [squeezed(i[0], axes_of(node, i, 1))]),
     "Sub": _binary("sub"),
     "Tanh": _unary("tanh"),
+    "TopK": _top_k,
     "Transpose": _view(lambda _, node, inputs: transposed(node, inputs)),
     "Unsqueeze": _view(lambda _, node, i: [unsqueezed(i[0], axes_of(node, i, 1))]),
+    "Where": _where,
 }

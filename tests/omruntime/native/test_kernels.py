@@ -119,7 +119,7 @@ def test_bfloat16_is_rounded_to_the_nearest_even() -> None:
 @pytest.mark.parametrize(
     ("source", "target"),
     [("float32", "float32"), ("int8", "float32"), ("int32", "float32"), ("int32", "int64"),
-     ("int32", "int32"), ("int64", "int64")],
+     ("int32", "int32"), ("int64", "int64"), ("int64", "int32")],
 )  # fmt: skip
 def test_a_cast_copies_over_strides(source: str, target: str) -> None:
     x = np.arange(24).reshape(2, 3, 4).astype(source).transpose(2, 0, 1)
@@ -138,6 +138,49 @@ def test_gathered_rows(ids_type: type[np.generic]) -> None:
     np.testing.assert_array_equal(y, table[ids])
 
 
+def test_softmax() -> None:
+    x, y = strided(0) * 20, np.empty((ROWS, WIDTH), np.float32)
+    run_kernel("softmax", [x, y])
+    weights = np.exp(x - x.max(-1, keepdims=True))
+    np.testing.assert_allclose(y, weights / weights.sum(-1, keepdims=True), atol=1e-6)
+
+
+@given(width=st.integers(1, 20), data=st.data())
+@settings(max_examples=30, deadline=None)
+def test_the_first_of_equal_values_is_the_larger(width: int, data: st.DataObject) -> None:
+    k = data.draw(st.integers(1, width))
+    x = np.random.default_rng(width).integers(0, 4, (5, width)).astype(np.float32)
+    values, indices = np.empty((5, k), np.float32), np.empty((5, k), np.int64)
+    run_kernel("top_k", [x, values, indices])
+    np.testing.assert_array_equal(indices, np.argsort(-x, axis=-1, kind="stable")[:, :k])
+    np.testing.assert_array_equal(values, np.take_along_axis(x, indices, -1))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.int64])
+def test_comparisons_and_where(dtype: type[np.generic]) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 3, (ROWS, WIDTH)).astype(dtype)
+    z = np.broadcast_to(rng.integers(0, 3, (ROWS, 1)).astype(dtype), (ROWS, WIDTH))
+    is_equal, is_greater = np.empty((2, ROWS, WIDTH), bool)
+    run_kernel("equal", [x, z, is_equal])
+    run_kernel("greater", [x, z, is_greater])
+    np.testing.assert_array_equal(is_equal, x == z)
+    np.testing.assert_array_equal(is_greater, x > z)
+    a, y = strided(0), np.empty((ROWS, WIDTH), np.float32)
+    zero = np.broadcast_to(np.float32(0), y.shape)
+    run_kernel("where", [is_equal, a, zero, y])
+    np.testing.assert_array_equal(y, np.where(is_equal, a, 0))
+    run_kernel("cast", [is_equal, y])
+    np.testing.assert_array_equal(y, is_equal)
+
+
+def test_a_sum_over_an_axis_that_lies_apart() -> None:
+    x = np.random.default_rng(0).standard_normal((3, 4, 5)).astype(np.float32)
+    y = np.empty((3, 5), np.float32)
+    run_kernel("sum", [x.transpose(0, 2, 1), y])
+    np.testing.assert_allclose(y, x.sum(1), rtol=1e-5, atol=1e-6)
+
+
 def test_what_does_not_fit_is_refused() -> None:
     x, ints = np.ones((2, 4), np.float32), np.ones((2, 4), np.int32)
     for kernel, operands, numbers in (
@@ -153,6 +196,11 @@ def test_what_does_not_fit_is_refused() -> None:
         ("rotary", [x, ints, x, x, x], []),
         ("silu_mul", [x, x[:, :3], x], []),
         ("attention", [x] * 9, [1, 0, 0]),
+        ("softmax", [x, ints], []),
+        ("top_k", [x, x, ints], []),
+        ("equal", [x, x, x], []),
+        ("where", [x, x, x, x], []),
+        ("sum", [x, x], []),
     ):
         with pytest.raises(DeviceError, match=r"takes|does not know"):
             NativeProgram().append(kernel, operands, numbers)

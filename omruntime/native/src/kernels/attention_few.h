@@ -2,8 +2,8 @@
 
 // Above this many rows it pays to turn keys around first (attention_many.h).
 constexpr int64_t kFewRows = 8;
-// Keys between two rescalings; 64 rows of 64 values (16 KiB) stay in the first level cache while
-// the rows of a group go over them.
+// Keys between two rescalings; 64 of 64 values (16 KiB), or the values that belong to them, stay in
+// the first level cache while the rows of a group go over them.
 constexpr int64_t kFewKeys = 64;
 // Dot products that are summed up together.
 constexpr int kDots = 8;
@@ -91,6 +91,9 @@ OM_INLINE void add_all_values(const float* weights, const KeyRun<T>& run, int64_
 struct FewRows {
   alignas(64) float queries[kFewRows][kMaxHeadDim];
   alignas(64) float sums[kFewRows][kMaxHeadDim];
+  // Of one tile of keys. What is written over the end of a run, the next one or the padding
+  // overwrites.
+  alignas(64) float scores[kFewRows][kFewKeys + 2 * kDots + OM_WIDTH];
   float largest[kFewRows], total[kFewRows];
 };
 
@@ -112,43 +115,44 @@ OM_INLINE FewKeys<T> few_keys(const AttentionCall& call, int64_t batch, int64_t 
 }
 
 // Blocks lie anywhere, where no prefetcher of the CPU expects them: what comes next is asked for
-// while the present is worked on, values while their keys are, the next keys while values are.
+// while the present is worked on, values while keys are, the next keys while values are. Each of
+// `num_rows` query rows asks for its share, so that memory never waits for arithmetic.
 template <class T>
-OM_INLINE void fetch_rows(const T* rows, int64_t stride, int64_t count, int64_t dim) {
+OM_INLINE void fetch_share(const T* rows, int64_t stride, int64_t count, int64_t dim, int64_t r,
+                           int64_t num_rows) {
   constexpr int64_t kPerLine = 64 / sizeof(T);
-  for (int64_t i = 0; i < count; ++i)
+  for (int64_t i = r; i < count; i += num_rows)
     for (int64_t d = 0; d < dim; d += kPerLine) __builtin_prefetch(rows + i * stride + d);
 }
 
-// A tile of keys for one row: scores, weights, sums. The first row fetches for all.
+// A tile of keys for one row: scores, weights, and what they make of earlier sums.
 template <class T>
-OM_INLINE void attend_row(const AttentionCall& call, const FewKeys<T>& keys,
-                          const FewKeys<T>& next, int64_t seen_begin, int64_t seen_end,
-                          FewRows& rows, int64_t r) {
-  // Scores of a run go over its end, into what the next run or the padding overwrites.
-  alignas(64) float scores[kFewKeys + 2 * kDots + OM_WIDTH];
+OM_INLINE void score_row(const AttentionCall& call, const FewKeys<T>& keys, int64_t seen_begin,
+                         int64_t seen_end, FewRows& rows, int64_t r) {
+  const int64_t num_rows = call.group * call.tokens;
   int64_t count = 0;
-  for (int i = 0; i < keys.num_runs; ++i) {
+  for (int i = 0; i < keys.num_runs; count += keys.runs[i].count, ++i) {
     const KeyRun<T>& run = keys.runs[i];
-    for (int64_t key = 0; key < run.count; key += kDots) {
-      const int64_t left = run.count - key;
-      if (r == 0)
-        fetch_rows(run.values + key * run.value_stride, run.value_stride,
-                   std::min<int64_t>(left, kDots), call.dim);
-      score_eight(rows.queries[r], run.keys + key * run.key_stride, run.key_stride, left, call.dim,
-                  scores + count + key);
-    }
-    count += run.count;
+    fetch_share(run.values, run.value_stride, run.count, call.dim, r, num_rows);
+    for (int64_t key = 0; key < run.count; key += kDots)
+      score_eight(rows.queries[r], run.keys + key * run.key_stride, run.key_stride,
+                  run.count - key, call.dim, rows.scores[r] + count + key);
   }
   const int64_t padded = (count + OM_WIDTH - 1) / OM_WIDTH * OM_WIDTH;
-  const float factor = weigh(scores, padded, seen_begin, std::min(seen_end, count), call.softcap,
-                             rows.largest[r], rows.total[r]);
+  const float factor = weigh(rows.scores[r], padded, seen_begin, std::min(seen_end, count),
+                             call.softcap, rows.largest[r], rows.total[r]);
   if (factor != 1.0f)
     for (int64_t d = 0; d < call.dim; ++d) rows.sums[r][d] *= factor;
-  const float* weights = scores;
+}
+
+template <class T>
+OM_INLINE void sum_row(const AttentionCall& call, const FewKeys<T>& keys, const FewKeys<T>& next,
+                       FewRows& rows, int64_t r) {
+  const float* weights = rows.scores[r];
   for (int i = 0; i < keys.num_runs; weights += keys.runs[i].count, ++i) {
-    if (r == 0 && i < next.num_runs)
-      fetch_rows(next.runs[i].keys, next.runs[i].key_stride, next.runs[i].count, call.dim);
+    if (i < next.num_runs)
+      fetch_share(next.runs[i].keys, next.runs[i].key_stride, next.runs[i].count, call.dim, r,
+                  call.group * call.tokens);
     add_all_values(weights, keys.runs[i], call.dim, rows.sums[r]);
   }
 }
@@ -157,16 +161,19 @@ OM_INLINE void attend_row(const AttentionCall& call, const FewKeys<T>& keys,
 template <bool IS_PAST, class T>
 void attend_few_over(const AttentionCall& call, int64_t batch, int64_t kv_head, int64_t first,
                      int64_t last, FewRows& rows) {
+  const int64_t num_rows = call.group * call.tokens;
   FewKeys<T> keys = few_keys<IS_PAST, T>(call, batch, kv_head, first, last);
   for (int64_t begin = first; begin < last; begin += kFewKeys) {
     const int64_t end = std::min(last, begin + kFewKeys);
     const FewKeys<T> next = few_keys<IS_PAST, T>(call, batch, kv_head, end, last);
-    for (int64_t r = 0; r < call.group * call.tokens; ++r) {
+    // Keys and values of a tile fill the first level cache each: one after the other.
+    for (int64_t r = 0; r < num_rows; ++r) {
       const int64_t token = r % call.tokens;
       const int64_t seen = IS_PAST ? call.first_past(batch, token) : call.first_new(token);
       const int64_t end_seen = IS_PAST ? end : token + 1;
-      attend_row(call, keys, next, seen - begin, end_seen - begin, rows, r);
+      score_row(call, keys, seen - begin, end_seen - begin, rows, r);
     }
+    for (int64_t r = 0; r < num_rows; ++r) sum_row(call, keys, next, rows, r);
     keys = next;
   }
 }

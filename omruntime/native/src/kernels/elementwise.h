@@ -139,9 +139,11 @@ inline Run find_cast(int32_t from, int32_t to) {
   if (from == OM_BFLOAT16 && to == OM_FLOAT32) return cast_of<Bfloat16, float>;
   if (from == OM_BFLOAT16 && to == OM_BFLOAT16) return cast_of<Bfloat16, Bfloat16>;
   if (from == OM_INT8 && to == OM_FLOAT32) return cast_of<int8_t, float>;
+  if (from == OM_BOOL && to == OM_FLOAT32) return cast_of<bool, float>;
   if (from == OM_INT32 && to == OM_FLOAT32) return cast_of<int32_t, float>;
   if (from == OM_INT32 && to == OM_INT32) return cast_of<int32_t, int32_t>;
   if (from == OM_INT32 && to == OM_INT64) return cast_of<int32_t, int64_t>;
+  if (from == OM_INT64 && to == OM_INT32) return cast_of<int64_t, int32_t>;
   if (from == OM_INT64 && to == OM_INT64) return cast_of<int64_t, int64_t>;
   return nullptr;
 }

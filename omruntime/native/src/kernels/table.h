@@ -18,6 +18,8 @@ namespace OM_SET {
 
 #include "elementwise.h"
 
+#include "choice.h"
+
 #include "linear.h"
 
 #include "norm.h"
@@ -35,6 +37,13 @@ constexpr Kernel kKernels[] = {
     {"rms_norm", check_norm<false>, norm<false>},
     {"rotary", check_rotary, rotary},
     {"silu_mul", check_silu_mul, silu_mul},
+    // The choice of experts.
+    {"equal", check_compare, compare<Equal>},
+    {"greater", check_compare, compare<Greater>},
+    {"softmax", check_softmax, softmax},
+    {"sum", check_sum, sum},
+    {"top_k", check_top_k, top_k},
+    {"where", check_where, where},
     // One value for each of x, or of x and z.
     {"cos", check_unary, unary<Cos>},
     {"sin", check_unary, unary<Sin>},
