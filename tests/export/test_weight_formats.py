@@ -25,6 +25,8 @@ from export.weight_format import WeightFormat
 from export.weight_rounding import as_stored, to_int8
 from omruntime.errors import ConfigError, ExportError, QualityError
 from omruntime.manifest import TensorSpec
+from omruntime.native import find_library
+from tests.export.native_steps import native_difference
 from tests.export.tiny import export_tiny, save_checkpoint, tiny_model
 
 COMPRESSED = [WeightFormat.BFLOAT16, WeightFormat.INT8]
@@ -51,6 +53,9 @@ def test_a_format_is_proven_measured_and_written_down(
     assert report["weights"] == weights.value
     assert report["perplexity_ratio"] == pytest.approx(1, abs=0.02)
     assert "torch" in report["text"]
+    if find_library() is not None:
+        # OpenVINO computes in bfloat16 where the CPU can.
+        assert native_difference(tmp_path / "out", result, "openvino") < 0.05
 
 
 def test_a_tied_head_is_stored_once_and_no_matrix_in_float32(
