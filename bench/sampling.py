@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omruntime.manifest import SamplingDefaults
+from omruntime.sampling.native_rows import open_native_rows
 from omruntime.sampling.sampler import Sampler
 from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import Request, Sequence
@@ -117,12 +118,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--spread", type=float, default=1.5)
+    parser.add_argument("--numpy", action="store_true", help="without the native kernels")
     arguments = parser.parse_args()
     logits = model_like_logits(arguments.spread)
-    sampler = Sampler(VOCAB_SIZE, [2])
+    native = None if arguments.numpy else open_native_rows()
+    sampler = Sampler(VOCAB_SIZE, [2], native)
     sampler.warm_up()
     print(
         f"{NUM_ROWS} rows of {VOCAB_SIZE} float32, spread {arguments.spread}, "
+        f"{'NumPy' if native is None else 'native kernels'}, "
         f"{sampler.num_threads} threads, load of the machine {os.getloadavg()[0]:.1f}; ms"
     )
     for name, params in WORKLOADS.items():

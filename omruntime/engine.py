@@ -48,6 +48,7 @@ from omruntime.limits import EngineLimits, resolve_limits
 from omruntime.manifest import Manifest
 from omruntime.outputs import EngineCounters, EngineLoad
 from omruntime.profiler import StepProfiler
+from omruntime.sampling.native_rows import open_native_rows
 from omruntime.sampling.sampler import Sampler
 from omruntime.sampling.token_matcher import Grammar
 from omruntime.scheduling.phase_policy import Targets
@@ -123,7 +124,9 @@ class Engine:
             manifest.model.eos_token_ids,
             (options_of or _scheduler_options)(settings, self._costs),
         )
-        self._sampler = Sampler(manifest.model.vocab_size, manifest.model.eos_token_ids)
+        self._sampler = Sampler(
+            manifest.model.vocab_size, manifest.model.eos_token_ids, open_native_rows()
+        )
         self._executor = GraphExecutor(
             device, manifest, bundle, self._kv_cache, self.profiler, on_stage
         )

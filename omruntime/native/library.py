@@ -14,7 +14,7 @@ from pathlib import Path
 
 from omruntime.errors import ConfigError
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 MAX_RANK = 6
 # As `setup.py` calls it.
 _NAME = "libomserve_native.so.1"
@@ -51,6 +51,8 @@ _SIGNATURES = {
         c_char_p,
     ),
     "om_program_run": ([c_void_p, c_void_p], None),
+    "om_draw_rows": ([c_void_p, c_int64, c_int64, c_void_p], None),
+    "om_score_rows": ([c_void_p, c_int64, c_int64, c_void_p], None),
 }
 
 

@@ -53,11 +53,11 @@ def draw_token(scores: Row, params: SamplingParams, numbers: Numbers, best_id: i
         numbers: Equal scores, params and numbers give an equal token.
         best_id: The first of the largest scores, which must be finite.
     """
-    temperature, top_k, top_p, min_p = _resolved(params)
+    scale, top_k, top_p, min_p = resolved_filters(params)
     if 0 < top_k < len(scores):
         token_ids = best_k(scores, top_k)
-        return int(token_ids[_draw(_weigh(scores[token_ids], temperature), top_p, min_p, numbers)])
-    return _draw(_weigh(scores, temperature, best_id), top_p, min_p, numbers)
+        return int(token_ids[_draw(_weigh(scores[token_ids], scale), top_p, min_p, numbers)])
+    return _draw(_weigh(scores, scale, best_id), top_p, min_p, numbers)
 
 
 def kept_tokens(scores: Row, params: SamplingParams) -> tuple[TokenIds | None, Row]:
@@ -67,12 +67,12 @@ def kept_tokens(scores: Row, params: SamplingParams) -> tuple[TokenIds | None, R
         Token ids, None standing for all in order, and float32 weights, proportional to their
         probabilities.
     """
-    temperature, top_k, top_p, min_p = _resolved(params)
+    scale, top_k, top_p, min_p = resolved_filters(params)
     token_ids = None
     if 0 < top_k < len(scores):
         token_ids = best_k(scores, top_k)
         scores = scores[token_ids]
-    weighed = _weigh(scores, temperature)
+    weighed = _weigh(scores, scale)
     kept = _kept(weighed, top_p, min_p)
     if kept is None:
         return token_ids, weighed.weights.copy()
@@ -101,19 +101,21 @@ def _candidates(scores: Row, k: int) -> TokenIds | None:
     return np.flatnonzero(scores >= bound)
 
 
-def _resolved(params: SamplingParams) -> tuple[float, int, float, float]:
+def resolved_filters(params: SamplingParams) -> tuple[float, int, float, float]:
+    """What scores are multiplied by, top_k, top_p and min_p of resolved params."""
     values = (params.temperature, params.top_k, params.top_p, params.min_p)
     temperature, top_k, top_p, min_p = values
     assert temperature is not None
     assert top_k is not None
     assert top_p is not None
     assert min_p is not None
-    return temperature, top_k, top_p, min_p
+    return 1 / min(temperature, _MAX_TEMPERATURE), top_k, top_p, min_p
 
 
 class _Weighed(NamedTuple):
-    """Unnormalised probabilities, in the thread's workspace, and where the best one is."""
+    """Unnormalised probabilities, in the thread's workspace, their scores, and the best one."""
 
+    scores: Row
     weights: Row
     best_id: int
 
@@ -123,19 +125,19 @@ class _Weighed(NamedTuple):
         return float(self.weights[self.best_id])
 
 
-def _weigh(scores: Row, temperature: float, best_id: int | None = None) -> _Weighed:
+def _weigh(scores: Row, factor: float, best_id: int | None = None) -> _Weighed:
     if best_id is None:
         best_id = int(scores.argmax())
     weights, best = workspace.floats(0, len(scores)), scores[best_id]
-    scale = np.float32(1 / min(temperature, _MAX_TEMPERATURE))
+    scale = np.float32(factor)
     with np.errstate(over="ignore", under="ignore"):
         if _LEAST_EXPONENT <= best * scale <= _MOST_EXPONENT:
-            scaled = scores if temperature == 1.0 else np.multiply(scores, scale, out=weights)
+            scaled = scores if factor == 1.0 else np.multiply(scores, scale, out=weights)
         else:
             scaled = np.subtract(scores, best, out=weights)
             scaled *= scale
         np.exp(scaled, out=weights)
-    return _Weighed(weights, best_id)
+    return _Weighed(scores, weights, best_id)
 
 
 def _draw(weighed: _Weighed, top_p: float, min_p: float, numbers: Numbers) -> int:
@@ -147,19 +149,20 @@ def _draw(weighed: _Weighed, top_p: float, min_p: float, numbers: Numbers) -> in
         choice = sums.at(numbers(attempt))
         if choice == weighed.best_id:
             return choice
-        if weights[choice] >= least and (top_p == 1.0 or mass_above(weights, choice) < wanted):
+        if weights[choice] >= least and (top_p == 1.0 or mass_above(weighed, choice) < wanted):
             return choice
     kept = _kept(weighed, top_p, min_p)
     assert kept is not None, "a draw was refused although nothing is filtered"
     return int(kept[RunningSum(weights[kept]).at(numbers(MAX_ATTEMPTS))])
 
 
-def mass_above(weights: Row, choice: int) -> float:
-    """The sum of the weights that are better than one; of equal ones the lower index is."""
+def mass_above(weighed: _Weighed, choice: int) -> float:
+    """The sum of the weights of better scores than one; of equal ones the lower index is."""
+    scores, weights, _ = weighed
     better = workspace.flags(len(weights))
-    weight = weights[choice]
-    np.greater_equal(weights[:choice], weight, out=better[:choice])
-    np.greater(weights[choice:], weight, out=better[choice:])
+    score = scores[choice]
+    np.greater_equal(scores[:choice], score, out=better[:choice])
+    np.greater(scores[choice:], score, out=better[choice:])
     if len(weights) <= _FEW or np.count_nonzero(better) <= _FEW:
         return float(weights[np.flatnonzero(better)].sum(dtype=np.float64))
     chosen = workspace.floats(1, len(weights))
@@ -241,6 +244,7 @@ def _passed(mass: NDArray[np.float64], target: float) -> int:
 def log_total(scores: Row) -> float:
     """The logarithm of the sum of the exponentials of finite scores, or -inf among them."""
     best = scores.max()
-    weights = np.subtract(scores, best, out=workspace.floats(0, len(scores)))
-    np.exp(weights, out=weights)
+    with np.errstate(over="ignore", under="ignore"):  # scores may lie as far apart as floats do
+        weights = np.subtract(scores, best, out=workspace.floats(0, len(scores)))
+        np.exp(weights, out=weights)
     return float(best) + math.log(RunningSum(weights).total)

@@ -27,6 +27,11 @@ _NUM_TIMED = 3
 _CLEARLY_FASTER = 0.8
 
 
+def most_threads() -> int:
+    """Threads that are worth it: one for each core that this process may use, and not many."""
+    return min(len(os.sched_getaffinity(0)), MAX_THREADS)
+
+
 class RowThreads:
     """Calls a function for parts of the rows; no row may depend on another."""
 
@@ -34,16 +39,19 @@ class RowThreads:
         """Prepare; no thread is started before it is needed.
 
         Args:
-            num_threads: None means one for each core that this process may use.
+            num_threads: None means `most_threads`.
         """
-        cores = len(os.sched_getaffinity(0)) if num_threads is None else num_threads
-        self._num_threads = min(cores, MAX_THREADS)
+        self._num_threads = most_threads() if num_threads is None else num_threads
         self._pool: ThreadPoolExecutor | None = None
 
     @property
     def num_threads(self) -> int:
         """Threads that a large step is shared out over."""
         return self._num_threads
+
+    def is_shared(self, rows: NDArray[np.float32]) -> bool:
+        """Whether a step of these rows is large enough to share out."""
+        return self._num_threads > 1 and rows.size >= LEAST_NUMBERS
 
     def calibrate(self, timed: Callable[[], float]) -> None:
         """Keep to one thread from now on unless more are clearly faster.
@@ -64,18 +72,19 @@ class RowThreads:
 
     def map(
         self,
-        call: Callable[[NDArray[np.float32], Rows[Item]], list[Result]],
-        rows: NDArray[np.float32],
+        call: Callable[[Rows[NDArray[np.float32]], Rows[Item]], list[Result]],
+        rows: Rows[NDArray[np.float32]],
         items: Rows[Item],
     ) -> list[Result]:
         """The results in order; the first error of a call is raised.
 
         Args:
             call: Gives one result for each row of its part.
+            rows: Of one length.
             items: One for each row.
         """
         count = min(self._num_threads, len(items))
-        if count < 2 or rows.size < LEAST_NUMBERS:
+        if count < 2 or len(rows) * len(rows[0]) < LEAST_NUMBERS:
             return call(rows, items)
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="sampler")

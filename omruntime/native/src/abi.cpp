@@ -112,3 +112,14 @@ const char* om_program_append(om_program* program, const char* name, const om_te
 void om_program_run(const om_program* program, om_pool* pool) {
   for (const auto& step : program->steps) step.run(step.call, pool->threads);
 }
+
+void om_draw_rows(om_draw* rows, int64_t num_rows, int64_t num_scores, om_pool* pool) {
+  const auto draw = table()->sampling.draw;
+  pool->threads.run(num_rows, [=](int64_t i) { draw(rows[i], num_scores, row_scratch(num_scores)); });
+}
+
+void om_score_rows(om_score* rows, int64_t num_rows, int64_t num_scores, om_pool* pool) {
+  const auto score = table()->sampling.score;
+  pool->threads.run(num_rows,
+                    [=](int64_t i) { score(rows[i], num_scores, row_scratch(num_scores)); });
+}

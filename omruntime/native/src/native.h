@@ -15,7 +15,7 @@ extern "C" {
 #endif
 
 /* Raised whenever this file changes meaning; the loader refuses another one. */
-#define OM_ABI_VERSION 1
+#define OM_ABI_VERSION 2
 #define OM_MAX_RANK 6
 
 typedef enum {
@@ -70,6 +70,39 @@ const char* om_program_append(om_program* program, const char* kernel, const om_
                               int32_t num_tensors, const double* numbers, int32_t num_numbers);
 
 void om_program_run(const om_program* program, om_pool* pool);
+
+/* A row of scores to draw a token from, by weights exp((score - best) * scale).
+ *
+ * A token is drawn from the whole row by the first number, and again by the next when top_p or
+ * min_p would not have kept it. A row's result depends on nothing but the row.
+ */
+typedef struct {
+  const float* scores;   /* -infinity cannot be drawn; any address */
+  const double* numbers; /* uniform, in [0, 1) */
+  double top_p;          /* 1: all of the mass */
+  double min_p;          /* share of the best token's weight; 0: all */
+  float scale;           /* 1 / temperature; 0: the best token, the first of equal ones */
+  int32_t top_k;         /* 0: all */
+  int32_t num_numbers;
+  int32_t token_id; /* result; -1 when the best score is not finite or no number was let through */
+  float best;       /* result: the best score; NaN when one of them is */
+} om_draw;
+
+void om_draw_rows(om_draw* rows, int64_t num_rows, int64_t num_scores, om_pool* pool);
+
+/* A row of scores to say of how likely one of its tokens is. */
+typedef struct {
+  const float* scores; /* any address */
+  int32_t* best_ids;   /* result: num_best of them (all when there are fewer), best first, of equal
+                          ones the lower id first */
+  double log_total;    /* result: the logarithm of the sum of the scores' exponentials */
+  int32_t token_id;
+  int32_t num_best;
+  int32_t num_better; /* result: tokens with a higher score than token_id's */
+  float best;         /* result, as in om_draw; when it is not finite there is no other */
+} om_score;
+
+void om_score_rows(om_score* rows, int64_t num_rows, int64_t num_scores, om_pool* pool);
 
 #ifdef __cplusplus
 }

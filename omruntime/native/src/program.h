@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "native.h"
+#include "sampling.h"
 #include "thread_pool.h"
 
 namespace omserve {
@@ -28,6 +29,7 @@ struct KernelTable {
   int panel_width;
   const Kernel* kernels;
   int num_kernels;
+  SamplingKernels sampling;
 };
 
 // NULL where the compiler has no such instructions.

@@ -26,6 +26,8 @@ namespace OM_SET {
 
 #include "rotary.h"
 
+#include "sampling.h"
+
 #include "silu_mul.h"
 
 constexpr Kernel kKernels[] = {
@@ -60,7 +62,8 @@ constexpr Kernel kKernels[] = {
 #define OM_TEXT_OF(name) #name
 #define OM_TEXT(name) OM_TEXT_OF(name)
 constexpr KernelTable kTable{OM_TEXT(OM_SET), kPanel, kKernels,
-                             static_cast<int>(sizeof(kKernels) / sizeof(Kernel))};
+                             static_cast<int>(sizeof(kKernels) / sizeof(Kernel)),
+                             kSamplingKernels};
 
 }  // namespace OM_SET
 }  // namespace omserve
