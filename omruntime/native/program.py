@@ -6,6 +6,7 @@ reads and writes the memory of the arrays that it was given, and keeps them aliv
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from ctypes import POINTER, byref, c_double, c_float, c_void_p
 from typing import Any
@@ -35,11 +36,13 @@ class ThreadPool:
         self.handle: int | None = None
         self._library = load_library()
         self.handle = self._library.om_pool_new(num_threads)
+        self._owner_pid = os.getpid()
 
     def close(self) -> None:
         """End the threads; repeating it is harmless."""
         handle, self.handle = self.handle, None
-        if handle is not None:
+        # A forked child has the object and none of its threads, which it would wait for for ever.
+        if handle is not None and os.getpid() == self._owner_pid:
             self._library.om_pool_free(handle)
 
     def __del__(self) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from omruntime.errors import ConfigError, DeviceError
 from omruntime.native import Matrix, NativeProgram, ThreadPool, library
+from tests.forked_child import said_by_forked_child
 from tests.omruntime.native.kernels import needs_library, run_kernel
 
 
@@ -98,3 +99,10 @@ def test_the_header_and_the_loader_agree() -> None:
     assert ctypes.sizeof(library.CTensor) == 8 + 2 * 4 + 2 * library.MAX_RANK * 8
     for name in library._SIGNATURES:
         assert f"{name}(" in header
+
+
+@needs_library
+def test_a_forked_child_does_not_wait_for_threads_that_it_has_not() -> None:
+    pool = ThreadPool(2)
+    assert said_by_forked_child(pool.close) == "None"
+    pool.close()
