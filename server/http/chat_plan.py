@@ -42,6 +42,12 @@ async def plan_chat(
         cache_salt=body.cache_salt or "",
     )
     beginning = await gateway.beginning(request)
+    if body.separate_reasoning and gateway.reasoning.is_hidden:
+        raise FieldError(
+            "separate_reasoning",
+            "separate_reasoning is set, but this model's texts do not show where a thought ends, "
+            "as its tags are special tokens; leave it out",
+        )
     plan = ReadingPlan(tools, _splitter(body, beginning))
     if beginning is not None and params.constraint is not None:
         constraint = _behind_thought(params.constraint, beginning)

@@ -49,7 +49,7 @@ class Gateway:
             reasoning_parser: Whether its answers begin with a thought: think, none or auto.
         """
         self.tool_parser = tool_parser
-        self._reasoning = Reasoning(reasoning_parser)
+        self.reasoning = Reasoning(reasoning_parser)
         self.lifecycle = lifecycle
         self.model = model
         self.created = int(time.time())
@@ -89,7 +89,7 @@ class Gateway:
     async def beginning(self, request: TextRequest) -> Beginning | None:
         """As `Reasoning.beginning`, of a request with messages."""
         generator = self.lifecycle.require_loaded()
-        return await self._reasoning.beginning(
+        return await self.reasoning.beginning(
             generator, request.messages or (), request.template_arguments
         )
 

@@ -35,7 +35,11 @@ class Beginning(Enum):
 
 
 class Reasoning:
-    """Of one served model."""
+    """Of one served model.
+
+    Attributes:
+        is_hidden: Whether it thinks and texts do not show where, as far as was asked for.
+    """
 
     def __init__(self, parser: str) -> None:
         """Begin.
@@ -43,6 +47,7 @@ class Reasoning:
         Args:
             parser: One of `settings.REASONING_PARSERS`.
         """
+        self.is_hidden = False
         self._is_demanded = parser == "think"
         self._thinks = False if parser == "none" else None
 
@@ -76,6 +81,7 @@ class Reasoning:
         )
         if self._is_demanded:
             raise PreconditionError(f"{reason}; start om-serve with --reasoning-parser none")
+        self.is_hidden = True
         logger.warning("thoughts stay in the content: %s", reason)
         return False
 

@@ -161,6 +161,10 @@ def test_tags_that_texts_leave_out_are_told_to_the_operator(
     with saying(REST, R1, tokenizer=with_special_tags()) as server:
         for _ in range(2):
             assert ask(server, False)[0] is None
+        url = f"{server.url}/v1/chat/completions"
+        wanted = {"messages": ASK, "separate_reasoning": True}
+        refused = httpx.post(url, json=wanted, timeout=20).json()["error"]
+        assert refused["param"] == "separate_reasoning"
     (said,) = [r.getMessage() for r in caplog.records if "thoughts" in r.getMessage()]
     assert "</think> is a special token" in said
 
