@@ -293,6 +293,15 @@ def test_two_live_requests_may_have_one_header() -> None:
     assert all(found.startswith("chatcmpl-from-a-proxy-") for found in ids)
 
 
+def test_a_name_reaches_the_template_whoever_has_it() -> None:
+    template = "{% for m in messages %}{{ m.name }}:{{ m.content }}{% endfor %}"
+    messages = [{"role": "user", "content": "hi", "name": "Ada"}]
+    tokenizer = tokenizer_of(byte_level_backend(), template)
+    with serving(says_answer, tokenizer=tokenizer) as server:
+        post(server, {"messages": messages})
+        assert TOKENIZER.decode(server.engine.submitted[-1].prompt_token_ids) == "Ada:hi"
+
+
 REFUSES = (
     "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}"
     "{% endif %}{{ messages[0].content }}"
