@@ -112,3 +112,17 @@ def test_a_large_score_late_takes_over() -> None:
     tables, lens = np.arange(9, dtype=np.int32)[None], np.array([144], np.int32)
     run_kernel("attention", [q, new, new, keys, values, tables, lens, lens[None], y], [1, 0, 0])
     np.testing.assert_allclose(y, 5, rtol=1e-6)
+
+
+@pytest.mark.parametrize("tokens", [1, 12])
+@pytest.mark.parametrize("part", ["keys", "values"])
+def test_what_is_no_number_in_the_cache_comes_out(tokens: int, part: str) -> None:
+    parts = {name: np.ones((1, 9, 16, 8), np.float32) for name in ("keys", "values")}
+    parts[part][0, 4, 5] = np.nan
+    q = np.ones((1, 1, tokens, 8), np.float32)
+    y = np.empty((1, tokens, 1, 8), np.float32)
+    tables, lens = np.arange(9, dtype=np.int32)[None], np.array([144], np.int32)
+    positions = 144 + np.arange(tokens, dtype=np.int32)[None]
+    operands = [q, q, q, parts["keys"], parts["values"], tables, lens, positions, y]
+    run_kernel("attention", operands, [1, 0, 0])
+    assert np.isnan(y).all()

@@ -73,6 +73,16 @@ def test_functions_of_one_value(rows: int, width: int) -> None:
         np.testing.assert_allclose(y, function(x.astype(np.float64)), atol=3e-7, rtol=3e-6)
 
 
+@pytest.mark.parametrize("kernel", ["cos", "sin", "neg", "sigmoid", "tanh", "softmax"])
+def test_what_is_no_number_stays_none(kernel: str) -> None:
+    """The engine ends a request whose logits are none, so none may get lost on the way."""
+    x = np.zeros((1, WIDTH), np.float32)
+    x[0, 3] = np.nan
+    y = np.empty_like(x)
+    run_kernel(kernel, [x, y])
+    assert np.isnan(y[0, 3])
+
+
 def test_sigmoid_and_tanh_of_extremes() -> None:
     x = np.array([[-np.inf, -1e30, -200, -88, 0, 88, 200, 1e30, np.inf]], np.float32)
     y = np.empty_like(x)

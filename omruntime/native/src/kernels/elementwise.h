@@ -7,18 +7,58 @@
 
 constexpr int64_t kValuesPerItem = 16384;
 
-struct Cos { OM_INLINE static F of(F x) { F y; for (int i = 0; i < OM_WIDTH; ++i) y[i] = std::cos(x[i]); return y; } };
-struct Sin { OM_INLINE static F of(F x) { F y; for (int i = 0; i < OM_WIDTH; ++i) y[i] = std::sin(x[i]); return y; } };
-struct Neg { OM_INLINE static F of(F x) { return -x; } };
-struct Sigmoid { OM_INLINE static F of(F x) { return sigmoid_of(x); } };
-struct Tanh { OM_INLINE static F of(F x) { return tanh_of(x); } };
+// Angles are few: one row for each new token.
+template <float (*FUNCTION)(float)>
+OM_INLINE F one_by_one(F x) {
+  for (int i = 0; i < OM_WIDTH; ++i) x[i] = FUNCTION(x[i]);
+  return x;
+}
 
-struct Add { template <class T> OM_INLINE static T of(T a, T b) { return a + b; } };
-struct Sub { template <class T> OM_INLINE static T of(T a, T b) { return a - b; } };
-struct Mul { template <class T> OM_INLINE static T of(T a, T b) { return a * b; } };
-struct Div { template <class T> OM_INLINE static T of(T a, T b) { return a / b; } };
+struct Cos {
+  OM_INLINE static F of(F x) { return one_by_one<std::cos>(x); }
+};
+struct Sin {
+  OM_INLINE static F of(F x) { return one_by_one<std::sin>(x); }
+};
+struct Neg {
+  OM_INLINE static F of(F x) { return -x; }
+};
+struct Sigmoid {
+  OM_INLINE static F of(F x) { return sigmoid_of(x); }
+};
+struct Tanh {
+  OM_INLINE static F of(F x) { return tanh_of(x); }
+};
+
+struct Add {
+  template <class T>
+  OM_INLINE static T of(T a, T b) {
+    return a + b;
+  }
+};
+struct Sub {
+  template <class T>
+  OM_INLINE static T of(T a, T b) {
+    return a - b;
+  }
+};
+struct Mul {
+  template <class T>
+  OM_INLINE static T of(T a, T b) {
+    return a * b;
+  }
+};
+struct Div {
+  template <class T>
+  OM_INLINE static T of(T a, T b) {
+    return a / b;
+  }
+};
 struct Pow {
-  template <class T> OM_INLINE static T of(T a, T b) { return static_cast<T>(std::pow(a, b)); }
+  template <class T>
+  OM_INLINE static T of(T a, T b) {
+    return static_cast<T>(std::pow(a, b));
+  }
 };
 
 template <class Function>

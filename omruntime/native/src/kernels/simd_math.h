@@ -1,5 +1,6 @@
 // Functions over vectors of floats, to within two units in the last place unless said otherwise.
 
+// Of two values of which one is no number, the second: limits come first, so that it is kept.
 OM_INLINE F min_of(F a, F b) { return a < b ? a : b; }
 OM_INLINE F max_of(F a, F b) { return a > b ? a : b; }
 
@@ -18,7 +19,7 @@ OM_INLINE float largest_of(F v) {
 // 2^n * e^r with r within half of ln 2, where a polynomial of degree 6 is exact enough. Below -87
 // it is the smallest normal number, which is 0 beside any sum of exponentials.
 OM_INLINE F exp_of(F x) {
-  x = min_of(max_of(x, splat(-87.0f)), splat(88.0f));
+  x = min_of(splat(88.0f), max_of(splat(-87.0f), x));
   // Added and taken off again, this rounds to a whole number.
   const F magic = splat(12582912.0f);
   const F shifted = x * splat(1.44269504f) + magic;
@@ -39,6 +40,6 @@ OM_INLINE F sigmoid_of(F x) { return splat(1.0f) / (splat(1.0f) + exp_of(-x)); }
 
 // To within 1e-7 of the result's range.
 OM_INLINE F tanh_of(F x) {
-  const F limited = min_of(max_of(x, splat(-20.0f)), splat(20.0f));
+  const F limited = min_of(splat(20.0f), max_of(splat(-20.0f), x));
   return splat(1.0f) - splat(2.0f) / (exp_of(limited + limited) + splat(1.0f));
 }
