@@ -112,7 +112,13 @@ class NativeProgram:
         self._operands.append(operands)
 
     def run(self, pool: ThreadPool) -> None:
-        """Run all kernels, without the interpreter's lock; done when it returns."""
+        """Run all kernels, without the interpreter's lock; done when it returns.
+
+        Raises:
+            DeviceError: The pool is closed.
+        """
+        if pool.handle is None:
+            raise DeviceError("native: the threads have ended, so nothing runs any more")
         self._library.om_program_run(self._handle, pool.handle)
 
     def __del__(self) -> None:

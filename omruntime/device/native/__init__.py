@@ -26,7 +26,7 @@ from omruntime.device.native.onnx_file import read_onnx
 from omruntime.device.native.plan import Plan
 from omruntime.device.native.schedule import schedule
 from omruntime.device.native.work_memory import WorkMemory
-from omruntime.errors import DeviceError
+from omruntime.errors import BundleError, DeviceError
 from omruntime.manifest import ProgramSpec
 from omruntime.native import NativeProgram, ThreadPool
 
@@ -90,7 +90,10 @@ class NativeStep:
         bound = {name: view(tensor) for name, tensor in (*inputs.items(), *outputs.items())}
         plan = Plan(self._graph, self._memory, bound)
         for node in self._graph.nodes:
-            emit(plan, node)
+            try:
+                emit(plan, node)
+            except ValueError as error:  # as NumPy says that shapes do not fit
+                raise BundleError(f"native: {bucket}, node {node.name}: {error}") from error
         self._programs[bucket] = plan.program
 
     def run(self, bucket: Bucket) -> None:

@@ -2,29 +2,20 @@
 
 The graph gathers blocks, multiplies, masks, and multiplies again, as `export/paged_attention.py`
 writes it. Of all that, queries, new keys and values, the pool and a few numbers go into the node
-that is put in its place. What the mask hides is not read off its nodes: the mask is computed for a
-made step, and must be that of a causal graph with or without a window.
+that is put in its place. What the mask hides is found out by `mask_window.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
-from omruntime.device.native.folding import evaluate
-from omruntime.device.native.graph import Array, Graph, Node, scalar
+from omruntime.device.native.graph import Graph, Node, scalar
+from omruntime.device.native.mask_window import find_window
 from omruntime.errors import BundleError
 
 ATTENTION = "Attention"
 _HEADS_FIRST = (1, 0, 2, 3)
 _TURNED = (0, 1, 3, 2)
-# What stands for no window among numbers.
-_NO_WINDOW = 0
-# A window longer than this is shortened while the mask is looked at.
-_LONGEST_TRIED = 64
-_SHORT = 5
 
 
 def fuse_attention(graph: Graph) -> None:
@@ -175,41 +166,8 @@ class _Finder:
     def _window(self, mask: str, pool: str) -> int:
         """The window that a mask is of, 0 for none."""
         if mask not in self._windows:
-            self._windows[mask] = self._find_window(mask)
+            self._windows[mask] = find_window(self._graph, self._producers, mask)
         return self._windows[mask]
-
-    def _find_window(self, mask: str) -> int:
-        for window in (_NO_WINDOW, *sorted(set(self._whole_numbers(mask)))):
-            if self._is_mask_of(mask, window):
-                return window
-        raise BundleError(
-            f"the mask {mask} is not that of causal attention, with or without a window; the "
-            f"native device has no kernel for it: serve this bundle with --device cpu"
-        )
-
-    def _is_mask_of(self, mask: str, window: int) -> bool:
-        """Whether a mask hides in a made step what a window hides."""
-        tried = min(window, _SHORT) if window > _LONGEST_TRIED else window
-        known = {
-            name: np.full_like(array, tried) if scalar_equals(array, window) else array
-            for name, array in self._graph.constants.items()
-        }
-        step = _MadeStep(tried)
-        got = evaluate(mask, self._producers, {**known, **step.inputs})
-        if got is None or got.ndim != 4:
-            return False
-        return step.is_hidden_by(got)
-
-    def _whole_numbers(self, name: str) -> Iterator[int]:
-        """Every whole number above 1 that a value depends on."""
-        array = self._graph.constants.get(name)
-        if array is not None:
-            if array.ndim == 0 and array.dtype.kind == "i" and array > 1:
-                yield int(array)
-            return
-        node = self._producers.get(name)
-        for each in node.inputs if node is not None else ():
-            yield from self._whole_numbers(each)
 
     def _before_transpose(self, name: str, perm: tuple[int, ...], softmax: Node) -> str:
         node = self._made_by(name, "Transpose", softmax)
@@ -237,43 +195,3 @@ class _Finder:
             f"node {softmax.name}: got {what}, wanted the attention of a step graph; the native "
             f"device has no kernel for it: serve this bundle with --device cpu"
         )
-
-
-def scalar_equals(array: Array, number: int) -> bool:
-    """Whether a constant is one whole number."""
-    return array.ndim == 0 and array.dtype.kind == "i" and int(array) == number
-
-
-class _MadeStep:
-    """A step of two rows, one with a long past, that any window leaves its mark on."""
-
-    def __init__(self, window: int) -> None:
-        self._window = window or 10**9
-        self._tokens = min(window, _LONGEST_TRIED) + 3
-        self._num_blocks = _LONGEST_TRIED
-        self._past_lens = np.array([self._num_blocks - 2, 1], np.int32)
-        new = np.arange(self._tokens, dtype=np.int32)
-        self._positions = self._past_lens[:, None] + new
-        self.inputs: dict[str, Array] = {
-            "input_ids": np.zeros((2, self._tokens), np.int32),
-            "positions": self._positions,
-            "block_tables": np.zeros((2, self._num_blocks), np.int32),
-            "past_lens": self._past_lens,
-        }
-
-    def is_hidden_by(self, mask: Array) -> bool:
-        """Whether a mask [1, batch, group * tokens, cached + new] is 0 exactly where one sees."""
-        rows, total = mask.shape[2], mask.shape[3]
-        if mask.shape[:2] != (1, 2) or rows % self._tokens or total <= self._tokens:
-            return False
-        cached, new = np.arange(total - self._tokens), np.arange(self._tokens)
-        token = new[:, None]
-        sees_cached = (cached < self._past_lens[:, None, None]) & (
-            self._positions[:, :, None] - cached < self._window
-        )
-        sees_new = (token >= new) & (token - new < self._window)
-        sees_new = np.broadcast_to(sees_new, (2, *sees_new.shape))
-        sees = np.tile(
-            np.concatenate([sees_cached, sees_new], axis=2), (1, rows // self._tokens, 1)
-        )
-        return bool(((mask[0] == 0) == sees).all() and (mask[0][~sees] < -1e3).all())

@@ -174,6 +174,15 @@ def test_products_that_no_kernel_does_are_refused(
 
 
 @needs_library
+def test_shapes_that_do_not_fit_are_refused_with_bucket_and_node(tmp_path: Path) -> None:
+    model = model_of(
+        [helper.make_node("Add", ["x", "b"], ["y"], "sum")], {"b": np.ones((3, 5), np.float32)}
+    )
+    with pytest.raises(BundleError, match=r"batch=2.*node sum: shape mismatch"):
+        run_on("native", tmp_path, model, (4, WIDTH))
+
+
+@needs_library
 @pytest.mark.parametrize(
     ("location", "problem"),
     [("../w.bin", "wanted a file beside the graph"), ("short.bin", "ends before its 256 bytes"),

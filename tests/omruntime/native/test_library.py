@@ -89,6 +89,8 @@ def test_many_short_loops_lose_no_item() -> None:
     assert (total == 1000).all()
     pool.close()
     pool.close()
+    with pytest.raises(DeviceError, match="threads have ended"):
+        program.run(pool)
 
 
 @needs_library
