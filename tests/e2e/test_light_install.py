@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -118,6 +119,15 @@ def test_the_wheel_has_the_files_of_the_live_page(installed: Path, tmp_path: Pat
         [str(installed / "python"), "-c", code], check=True, capture_output=True, cwd=tmp_path
     )
     assert json.loads(listed.stdout) == names
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler, so no native kernels")
+def test_the_wheel_has_the_compiled_kernels(installed: Path, tmp_path: Path) -> None:
+    code = "from omruntime.device import open_device; print(open_device('native').name)"
+    named = subprocess.run(
+        [str(installed / "python"), "-c", code], check=True, capture_output=True, cwd=tmp_path
+    )
+    assert named.stdout == b"native\n"
 
 
 def test_a_plain_install_is_the_client_alone(

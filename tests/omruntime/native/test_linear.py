@@ -90,6 +90,17 @@ def test_many_rows_take_several_passes(form: str, num_threads: int) -> None:
     check(make_weights(form, 520, 300), 201, True, True, num_threads)
 
 
+@pytest.mark.parametrize("form", ["float32", "bfloat16", "int8"])
+def test_equal_rows_give_equal_results_whatever_their_place(form: str) -> None:
+    """An answer does not depend on which row of a step it has."""
+    weights = make_weights(form, 300, 40)
+    x = np.random.default_rng(0).standard_normal((1, 300)).astype(np.float32)
+    for rows in range(2, 34):
+        y = np.empty((rows, 40), np.float32)
+        run_kernel("linear", [x.repeat(rows, 0), weights.packed, y, None, None])
+        assert (y == y[0]).all(), rows
+
+
 def test_an_addend_may_be_the_result_itself() -> None:
     weights = make_weights("float32", 300, 40)
     x = np.ones((9, 300), np.float32)

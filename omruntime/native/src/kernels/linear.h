@@ -51,7 +51,9 @@ OM_INLINE void add_base(const Tile& tile, int r, int64_t column, int64_t num_col
 
 template <int R, class W>
 OM_INLINE void finish_tile(const Tile& tile, const W* w) {
-  constexpr int kUnroll = R == 1 ? 4 : R <= 3 ? 2 : 1;
+  // Only tiles that hold all rows are as low as that: all rows of a product are summed up in the
+  // same order, whichever tile they are in.
+  constexpr int kUnroll = R == 1 ? 4 : R == 2 ? 2 : 1;
   const LinearCall& call = *tile.call;
   F sums[R][2];
   sum_tile<R, kUnroll, true>(call.x + tile.row * call.x_stride + tile.first_input, call.x_stride,
