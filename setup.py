@@ -31,7 +31,7 @@ setup(
             depends=[str(path) for path in SOURCES.rglob("*.h")],
             language="c++",
             # Instruction sets are chosen at run time, so that one build runs on every CPU.
-            extra_compile_args=["-std=c++17", "-O3", "-pthread", "-fno-math-errno"],
+            extra_compile_args=["-std=c++17", "-O3", "-g0", "-pthread", "-fno-math-errno"],
             extra_link_args=["-pthread"],
             optional=True,
         )
