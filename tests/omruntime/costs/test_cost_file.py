@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import resource
+import signal
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from omruntime.buckets import Bucket, Phase
 from omruntime.costs.cost_file import MAX_FILE_BYTES, CostFile, CostKey
 from omruntime.costs.cost_table import CostTable
 from omruntime.errors import ConfigError
+from tests.forked_child import said_by_forked_child
 
 BUCKETS = (Bucket(Phase.DECODE, 1, 1, 4), Bucket(Phase.PREFILL, 1, 16, 4))
 KEY = CostKey("digest", "cpu", "cpu", 2)
@@ -124,6 +128,41 @@ def test_a_folder_that_cannot_be_written_is_no_error(
         CostFile.within(tmp_path, KEY).save(make_costs(1.0))
     assert [record.levelname for record in caplog.records] == ["INFO"]
     assert "stay in memory" in caplog.text
+
+
+def test_a_full_disk_leaves_the_file_as_it_was_and_nothing_beside_it(tmp_path: Path) -> None:
+    """A limit on file sizes fails a write half way, as a full disk does."""
+    file = saved(tmp_path)
+    before = path_of(file).read_bytes()
+
+    def save_where_100_bytes_fit() -> list[str]:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+        file.save(make_costs(7.0))
+        return sorted(path.name for path in path_of(file).parent.iterdir())
+
+    assert said_by_forked_child(save_where_100_bytes_fit) == str([path_of(file).name])
+    assert path_of(file).read_bytes() == before
+
+
+def test_two_servers_on_one_file_never_see_half_of_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """BL-46: the last one to save wins, whole."""
+    servers = [saved(tmp_path), saved(tmp_path)]
+
+    def save_often(index: int) -> None:
+        for _ in range(50):
+            servers[index].save(make_costs(1.0 + index))
+
+    with ThreadPoolExecutor() as pool, caplog.at_level(logging.INFO):
+        savings = [pool.submit(save_often, index) for index in range(2)]
+        while not all(saving.done() for saving in savings):
+            costs = make_costs()
+            servers[0].load_into(costs)
+            assert set(costs.measured.values()) in ({0.25, 0.5}, {1.0}, {2.0})
+    assert not caplog.records
+    assert [path.name for path in path_of(servers[0]).parent.iterdir()] == [KEY.file_name()]
 
 
 def test_a_user_without_a_home_has_no_file_and_no_error(
