@@ -166,6 +166,8 @@ class NativeRows:
         draws = np.zeros(len(which), _DRAW)
         draws["scores"] = _addresses(rows)[list(which)]
         self._draw_by(_FEW_NUMBERS, draws, rows, ways, is_shared)
+        if not any(ways):
+            return draws
         refused = [
             i
             for i in np.flatnonzero(draws["token_id"] < 0).tolist()

@@ -31,6 +31,9 @@ from omruntime.step import RowPlan, SampledToken, SamplingFailure, ScoredToken, 
 
 # Rows of a large step; a vocabulary that needs more for threads to pay is sampled by one.
 _MOST_TIMED_ROWS = 64
+# Numbers of a greedy step below which rows go one by one: describing them all to the native library
+# takes as long as NumPy's search through so many.
+_LEAST_AT_ONCE = 1 << 19
 
 
 class RowPasses(Protocol):
@@ -115,7 +118,8 @@ class Sampler:
             return []
         rows = np.asarray(logits[: len(sequences), : self._vocab_size], dtype=np.float32)
         assert rows.shape == (len(sequences), self._vocab_size), rows.shape
-        if self._native is None:
+        is_light = rows.size < _LEAST_AT_ONCE and all(s.params.is_greedy for s in sequences)
+        if self._native is None or is_light:
             return self._threads.map(self._sample_rows, list(rows), sequences)
         return self._sample_natively(self._native, rows, sequences)
 
