@@ -7,6 +7,7 @@ call it. Knows nothing of text, sockets or other threads.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable
@@ -167,8 +168,8 @@ class Engine:
                 known: to serve again soon. None runs everything that the device prepares for.
         """
         buckets = tuple(bucket for bucket in self._executor.buckets if bucket in self._costs)
-        if budget_s is None and not self._device.prepares_buckets:
-            budget_s = KNOWN_WARM_UP_S
+        if not self._device.prepares_buckets:
+            budget_s = min(KNOWN_WARM_UP_S, math.inf if budget_s is None else budget_s)
         if budget_s is not None:
             buckets = runs_within(buckets, self._costs, budget_s)
         start = time.monotonic()

@@ -38,7 +38,7 @@ from omruntime.worker.messages import (
 
 logger = logging.getLogger(__name__)
 
-# People wait for a restart; a card runs all its buckets in that time, a CPU the cheap ones.
+# People wait for a restart; a card, whose runs prepare buckets, runs all of them in that time.
 RESTART_WARM_UP_S = 2.0
 EXIT_FAILED = 1
 EXIT_ORPHANED = 3

@@ -18,7 +18,7 @@ from omruntime.blocks.block_pool import BlockState
 from omruntime.buckets import Bucket
 from omruntime.device import DeviceTensor, Program
 from omruntime.device.cpu import CpuDevice
-from omruntime.engine import Engine
+from omruntime.engine import KNOWN_WARM_UP_S, Engine
 from omruntime.engine_state import MAX_LISTED_SEQUENCES
 from omruntime.errors import (
     BundleError,
@@ -333,6 +333,23 @@ def test_a_later_start_runs_dear_buckets_again_where_the_device_prepares_them(
     assert len(run) == count - (not prepares)
     sizes = [[b.phase.value, b.batch, b.tokens, b.past_blocks] for b in run]
     assert (dearest[:-1] in sizes) == prepares
+
+
+@pytest.mark.parametrize("prepares", [False, True])
+def test_a_restart_spends_no_more_on_runs_than_a_start_where_nothing_is_prepared_by_them(
+    toy_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prepares: bool
+) -> None:
+    monkeypatch.setattr(CpuDevice, "prepares_buckets", prepares)
+    with open_engine(toy_bundle, cache_dir=tmp_path) as engine:
+        count = len(warm_up(engine))
+    (kept,) = tmp_path.rglob("*.json")
+    costs = json.loads(kept.read_text())
+    costs["seconds"][-1][-1] = 2 * KNOWN_WARM_UP_S
+    kept.write_text(json.dumps(costs))
+    run: list[Bucket] = []
+    with open_engine(toy_bundle, cache_dir=tmp_path) as engine:
+        engine.warm_up(lambda _number, _count, bucket: run.append(bucket), 4 * KNOWN_WARM_UP_S)
+    assert len(run) == count - (not prepares)
 
 
 def test_measured_costs_are_never_written_into_the_bundle(toy_bundle: Path, tmp_path: Path) -> None:
