@@ -18,20 +18,39 @@ from server.client import Client
 from server.text import TextDelta
 from tests.conftest import CACHE, built
 from tests.e2e.float16_reference import float16_answers
-from tests.e2e.hf_reference import QUESTIONS
 from tests.e2e.server_child import ServerChild
 
-NUM_PROMPTS = 16
 NUM_NEW_TOKENS = 64
-# Answers that may leave the reference at a near tie; one of sixteen does where this was written.
-MOST_TIES = 3
+# In float16 a logit between 16 and 32 moves in steps of 1/64, and the order of a sum, which other
+# chunks and other company change, moves it by a step or two. In the answers to these prompts every
+# token leads the next best by more.
+LEAST_GAP = 3 / 64
+PROMPTS = (
+    "Translate to French: the cat sleeps on the roof. Explain step by step.",
+    "What should I think about when I buy a used bicycle to ride to work every day, about eight "
+    "kilometres each way, in all weather, without spending much? Tell me in detail.",
+    "Question: Give me a recipe for pancakes for four people, with amounts in grams.\nAnswer:",
+    "What is the difference between a list and a tuple in Python? Tell me in detail.",
+    "Name three fruits. Explain step by step.",
+    "Question: What is a prime number?\nAnswer:",
+    "Tell me a story about a lighthouse keeper who has lost his lamp. Tell me in detail.",
+    "Question: List the planets of the solar system in order of their distance from the sun.\n"
+    "Answer:",
+    "Question: How do vaccines work?\nAnswer:",
+    "What is 12 times 12? Answer at length.",
+    "Summarise the plot of Romeo and Juliet. Answer at length.",
+    "Who wrote Hamlet? Tell me in detail.",
+    "Question: Summarise the plot of Romeo and Juliet.\nAnswer:",
+    "What is the difference between a list and a tuple in Python? Answer at length.",
+    "How do vaccines work? Answer at length.",
+    "Give me a recipe for pancakes for four people, with amounts in grams. Explain step by step.",
+)
 GREEDY = SamplingParams(temperature=0.0, max_new_tokens=NUM_NEW_TOKENS, ignore_eos=True)
 # Small blocks and few of them, so that sixteen answers cannot all keep what they need.
 GEARS = {
     "block_size": 32,
     "num_blocks": 24,
     "buckets": [
-        {"phase": "decode", "batch": 1, "tokens": 1, "past_blocks": 4},
         {"phase": "decode", "batch": 16, "tokens": 1, "past_blocks": 4},
         {"phase": "prefill", "batch": 1, "tokens": 32, "past_blocks": 1},
         {"phase": "prefill", "batch": 1, "tokens": 64, "past_blocks": 4},
@@ -45,39 +64,28 @@ def bundle(smollm2_gguf: Path) -> Path:
     CACHE.mkdir(parents=True, exist_ok=True)
     gears = CACHE / "smollm2-sim.gears.json"
     gears.write_text(json.dumps(GEARS))
-    limits = ("--max-model-len", "128", "--max-num-seqs", str(NUM_PROMPTS))
+    limits = ("--max-model-len", "128", "--max-num-seqs", str(len(PROMPTS)))
     compiled = ("--target", "Ascend310P3", "--atc", "simatc", "--no-cache", "--keep-onnx")
     options = (*limits, *compiled, "--buckets", str(gears), "--name", "smollm2-sim")
     return built(smollm2_gguf, "smollm2-sim", options)
-
-
-def near_tie(bundle: Path) -> float:
-    """What rounding cost a logit of this graph, as the parity gate measured it on this machine.
-
-    Rows that are computed in other company are added up in another order, so two logits that are
-    closer than this may change places.
-    """
-    report = json.loads((bundle / "reports" / "parity.json").read_text())
-    return float(report["max_abs_logits_diff"])
 
 
 @pytest.mark.timeout(900)
 def test_sixteen_answers_equal_the_float16_graph_under_preemption(
     bundle: Path, tmp_path: Path
 ) -> None:
-    prompts = [f"{question} Tell me in detail." for question in QUESTIONS[:NUM_PROMPTS]]
     child = ServerChild(bundle, tmp_path, ["--device", "sim:0"])
     with child.running():
         with Client(child.target) as client:
             assert client.server_info().is_simulated
-            token_ids = [client.tokenize(prompt) for prompt in prompts]
+            token_ids = [client.tokenize(prompt) for prompt in PROMPTS]
 
         def ask(prompt: str) -> TextDelta:
             with Client(child.target) as own:
                 return own.generate(prompt, GREEDY).answers[0]
 
-        with ThreadPoolExecutor(NUM_PROMPTS) as pool:
-            answers = list(pool.map(ask, prompts))
+        with ThreadPoolExecutor(len(PROMPTS)) as pool:
+            answers = list(pool.map(ask, PROMPTS))
         with Client(child.target) as client:
             load = client.load()
     assert load.num_preemptions > 0
@@ -85,18 +93,10 @@ def test_sixteen_answers_equal_the_float16_graph_under_preemption(
     log = child.log.read_text()
     assert "SIMULAT" in log
     assert "leak" not in log
-    tie = near_tie(bundle)
     references = float16_answers(bundle, token_ids, NUM_NEW_TOKENS)
-    num_ties = 0
     for answer, reference in zip(answers, references, strict=True):
-        for got, wanted, gap in zip(
-            answer.token_ids, reference.token_ids, reference.gaps, strict=True
-        ):
-            if got != wanted:
-                assert gap < tie, (answer.token_ids, reference)
-                num_ties += 1
-                break
-    assert num_ties <= MOST_TIES
+        assert min(reference.gaps) >= LEAST_GAP
+        assert list(answer.token_ids) == reference.token_ids
 
 
 def test_the_bundle_says_that_it_is_simulated(bundle: Path) -> None:
