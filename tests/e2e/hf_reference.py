@@ -9,6 +9,8 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from export.gguf_once import parse_gguf_once
+
 NUM_NEW_TOKENS = 64
 # Two tokens whose logits are closer than this may change places with the order of a sum.
 NEAR_TIE = 1e-4
@@ -55,8 +57,9 @@ class Reference:
 def load_hf(checkpoint: Path) -> tuple[AutoModelForCausalLM, AutoTokenizer]:
     """Model (float32, evaluation mode) and tokenizer of a GGUF file."""
     folder, name = str(checkpoint.parent), checkpoint.name
-    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=torch.float32)
-    return model.eval(), AutoTokenizer.from_pretrained(folder, gguf_file=name)
+    with parse_gguf_once():
+        model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=torch.float32)
+        return model.eval(), AutoTokenizer.from_pretrained(folder, gguf_file=name)
 
 
 def chat_references(checkpoint: Path) -> list[Reference]:

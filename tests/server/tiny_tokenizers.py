@@ -95,7 +95,10 @@ def smollm2(gguf: Path) -> Tokenizer:
     """SmolLM2-135M-Instruct's tokenizer as transformers reads it from its GGUF file."""
     from transformers import AutoTokenizer
 
-    loaded = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    from export.gguf_once import parse_gguf_once
+
+    with parse_gguf_once():
+        loaded = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     return tokenizer_of(loaded.backend_tokenizer, loaded.chat_template)
 
 
