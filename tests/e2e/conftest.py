@@ -13,7 +13,7 @@ import pytest
 from server.client import Client
 from tests.conftest import made_alone
 from tests.e2e.hf_reference import QUESTIONS, Reference, chat_references
-from tests.e2e.server_child import SHORT_CONTEXT, ServerChild
+from tests.e2e.server_child import ServerChild
 
 
 @pytest.fixture(scope="session")
@@ -42,7 +42,7 @@ def smollm2_references(smollm2_gguf: Path) -> list[Reference]:
 @pytest.fixture(scope="session")
 def server(smollm2_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerChild]:
     """`om-serve` over SmolLM2, shared by the tests that leave it as it was."""
-    options = (*SHORT_CONTEXT, "--http-port", "0")
+    options = ("--http-port", "0")
     child = ServerChild(smollm2_bundle, tmp_path_factory.mktemp("server"), options)
     with child.running():
         yield child

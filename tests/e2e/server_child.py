@@ -17,8 +17,6 @@ from server.client import Client
 READY_TIMEOUT_S = 240.0
 STOP_TIMEOUT_S = 60.0
 _POLL_S = 0.02
-# For a quick start: what is beyond it is not warmed up.
-SHORT_CONTEXT = ("--max-model-len", "512")
 
 
 class ServerChild:

@@ -11,7 +11,7 @@ import psutil
 from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import FinishReason
 from server.client import Client
-from tests.e2e.server_child import SHORT_CONTEXT, ServerChild
+from tests.e2e.server_child import ServerChild
 
 LIMIT_S = 120.0
 PROMPT = "Once upon a time"
@@ -22,7 +22,7 @@ LONG = SamplingParams(temperature=0.0, ignore_eos=True)
 def test_a_killed_device_process_is_replaced_and_answers_as_before(
     smollm2_bundle: Path, tmp_path: Path
 ) -> None:
-    options = [*SHORT_CONTEXT, "--isolate-device", "--num-blocks", "300"]
+    options = ["--isolate-device", "--num-blocks", "300"]
     child = ServerChild(smollm2_bundle, tmp_path, options)
     with child.running() as target, Client(target) as client, ThreadPoolExecutor(4) as pool:
         before = client.generate(PROMPT, SHORT).answers[0].token_ids

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from demo.processes import ROOT
-from tests.e2e.server_child import SHORT_CONTEXT
 
 HEAVY = ("torch", "transformers", "onnx", "onnxscript", "accelerate", "gguf", "safetensors")
 START_TIMEOUT_S = 240.0
@@ -73,7 +72,7 @@ def port(
     """The port of an installed `om-serve`."""
     folder = tmp_path_factory.mktemp("serving")
     port_file, log = folder / "port", folder / "log"
-    flags = ["--grpc-port", "0", "--port-file", str(port_file), *SHORT_CONTEXT]
+    flags = ["--grpc-port", "0", "--port-file", str(port_file)]
     with log.open("wb") as output:
         server = subprocess.Popen(
             [str(installed / "om-serve"), str(smollm2_bundle), *flags],

@@ -15,7 +15,7 @@ from omruntime.sampling_params import SamplingParams
 from server.client import AsyncClient, Client
 from server.client.arguments import CallOptions
 from tests.e2e.hf_reference import NUM_NEW_TOKENS, Reference, require_equal
-from tests.e2e.server_child import SHORT_CONTEXT, ServerChild
+from tests.e2e.server_child import ServerChild
 
 GREEDY = SamplingParams(temperature=0.0, max_new_tokens=NUM_NEW_TOKENS)
 LONG = SamplingParams(temperature=0.0, ignore_eos=True)
@@ -104,7 +104,7 @@ def test_a_deadline_ends_the_request(server: ServerChild, client: Client, unary:
 
 
 def test_a_full_queue_is_resource_exhausted(smollm2_bundle: Path, tmp_path: Path) -> None:
-    options = [*SHORT_CONTEXT, "--max-queued-requests", "2", "--max-num-seqs", "1"]
+    options = ["--max-queued-requests", "2", "--max-num-seqs", "1"]
 
     async def one(client: AsyncClient) -> str:
         params = SamplingParams(temperature=0, max_new_tokens=4)

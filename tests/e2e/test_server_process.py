@@ -21,7 +21,7 @@ from demo.processes import ROOT, tool_command
 from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import FinishReason
 from server.client import Client
-from tests.e2e.server_child import SHORT_CONTEXT, ServerChild
+from tests.e2e.server_child import ServerChild
 
 SHORT = SamplingParams(temperature=0, max_new_tokens=4)
 LONG = SamplingParams(temperature=0, max_new_tokens=100, ignore_eos=True)
@@ -53,7 +53,7 @@ def test_om_client_generate_prints_one_json_object(server: ServerChild) -> None:
 
 
 def test_sigterm_lets_the_running_answer_end(smollm2_bundle: Path, tmp_path: Path) -> None:
-    child = ServerChild(smollm2_bundle, tmp_path, SHORT_CONTEXT)
+    child = ServerChild(smollm2_bundle, tmp_path)
     child.start()
     try:
         child.wait_ready()
@@ -70,7 +70,7 @@ def test_sigterm_lets_the_running_answer_end(smollm2_bundle: Path, tmp_path: Pat
 
 
 def test_a_second_signal_ends_at_once(smollm2_bundle: Path, tmp_path: Path) -> None:
-    child = ServerChild(smollm2_bundle, tmp_path, SHORT_CONTEXT)
+    child = ServerChild(smollm2_bundle, tmp_path)
     child.start()
     try:
         child.wait_ready()
@@ -93,7 +93,7 @@ def test_a_signal_during_the_start_ends_it(
     smollm2_bundle: Path, tmp_path: Path, delay_s: float
 ) -> None:
     """BL-45: while importing, loading or warming up."""
-    child = ServerChild(smollm2_bundle, tmp_path, SHORT_CONTEXT)
+    child = ServerChild(smollm2_bundle, tmp_path)
     child.start()
     try:
         time.sleep(delay_s)
@@ -117,7 +117,7 @@ def test_odd_folder_names_and_two_servers_on_one_read_only_bundle(
     folders = [tmp_path / name for name in ("first", "second")]
     for folder in folders:
         folder.mkdir()
-    options = [*SHORT_CONTEXT, "--num-blocks", "64"]
+    options = ["--num-blocks", "64"]
     servers = [ServerChild(bundle, folder, options) for folder in folders]
     with servers[0].running(cwd=Path("/")) as first, servers[1].running() as second:
         for target in (first, second):
@@ -133,7 +133,7 @@ def test_a_bundle_swapped_or_removed_keeps_serving(smollm2_bundle: Path, tmp_pat
     """BL-49: the running server keeps the files that it opened."""
     bundle = tmp_path / "bundle"
     shutil.copytree(smollm2_bundle, bundle)
-    child = ServerChild(bundle, tmp_path, [*SHORT_CONTEXT, "--num-blocks", "64"])
+    child = ServerChild(bundle, tmp_path, ["--num-blocks", "64"])
     with child.running() as target, Client(target) as client:
         before = client.generate("Count: 1, 2, 3,", LONG).answers[0].token_ids
         bundle.rename(tmp_path / "old")
