@@ -2,6 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Of ten thousand modules that come along a few hundred are used: Python compiles those itself, and
+# compiling them all would be half of the install.
+INSTALL := $(BIN)/python -m pip install --quiet --no-compile
 TORCH := torch==2.13.0
 
 .PHONY: demo test native lint bench fuzz-om fuzz-grpc fuzz-http soak proto clean
@@ -60,15 +63,15 @@ clean:
 $(VENV)/.created:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(INSTALL) --upgrade 'pip>=25.1'
 	touch $@
 
 # torch goes first and alone, so that a CPU build that pip already knows of is taken as it is.
 $(VENV)/.installed: $(VENV)/.created pyproject.toml setup.py
-	$(BIN)/python -m pip install --quiet '$(TORCH)'
-	$(BIN)/python -m pip install --quiet --editable '.[demo]'
+	$(INSTALL) '$(TORCH)'
+	$(INSTALL) --editable '.[demo]'
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --group dev
+	$(INSTALL) --group dev
 	touch $@

@@ -20,14 +20,14 @@ HEAVY = ("torch", "transformers", "onnx", "onnxscript", "accelerate", "gguf", "s
 START_TIMEOUT_S = 240.0
 
 
-QUIET = ("--quiet", "--disable-pip-version-check")
+QUIET = ("--quiet", "--disable-pip-version-check", "--no-compile")
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of this tree."""
     folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "pip", "wheel", *QUIET, "--no-deps", "-w", str(folder)]
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(folder)]
     subprocess.run([*build, str(ROOT)], check=True, cwd=folder)
     (found,) = folder.glob("omserve-*.whl")
     return found
