@@ -17,7 +17,7 @@ import gguf
 import numpy as np
 
 
-class _PlainReader(gguf.GGUFReader):
+class _PlainReader(gguf.GGUFReader):  # type: ignore[misc]  # gguf has no types
     """Reads through a plain array: each slice of a `numpy.memmap` costs several times as much."""
 
     def __setattr__(self, name: str, value: object) -> None:
