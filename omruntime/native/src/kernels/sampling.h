@@ -98,9 +98,34 @@ inline int64_t first_index_of(const RowView& row, float score) {
   return 0;
 }
 
-OM_INLINE F weights_at(const RowView& row, const float* x) {
-  const F exponent = (load(x) - splat(row.best)) * splat(row.scale);
-  return exponent < splat(kLeastExponent) ? F{} : exp_of(exponent);
+// Vectors that are weighed side by side: each step of one waits for the last, and a core looks too
+// few instructions ahead to find the next vector's by itself.
+constexpr int kAbreast = 4;
+
+// The weights of neighbouring scores. As `exp_of`, for exponents up to 0, which need no other bound
+// and no more than a sum for their power of two.
+OM_INLINE void weigh(const RowView& row, const float* x, F (&weights)[kAbreast]) {
+  const F magic = splat(12582912.0f), least = splat(kLeastExponent);
+  F t[kAbreast], shifted[kAbreast], r[kAbreast], p[kAbreast];
+#define OM_EACH for (int j = 0; j < kAbreast; ++j)
+  OM_EACH t[j] = (load(x + j * OM_WIDTH) - splat(row.best)) * splat(row.scale);
+  OM_EACH r[j] = max_of(t[j], least);
+  OM_EACH shifted[j] = r[j] * splat(1.44269504f) + magic;
+  OM_EACH p[j] = shifted[j] - magic;
+  OM_EACH r[j] = r[j] - p[j] * splat(0.693359375f);
+  OM_EACH r[j] = r[j] - p[j] * splat(-2.12194440e-4f);
+  OM_EACH p[j] = r[j] * splat(1.9875691500e-4f) + splat(1.3981999507e-3f);
+  OM_EACH p[j] = p[j] * r[j] + splat(8.3334519073e-3f);
+  OM_EACH p[j] = p[j] * r[j] + splat(4.1665795894e-2f);
+  OM_EACH p[j] = p[j] * r[j] + splat(1.6666665459e-1f);
+  OM_EACH p[j] = p[j] * r[j] + splat(5.0000001201e-1f);
+  OM_EACH p[j] = p[j] * (r[j] * r[j]) + r[j];
+  OM_EACH p[j] = p[j] + splat(1.0f);
+  OM_EACH {
+    const I bits = reinterpret_cast<I>(p[j]) + (reinterpret_cast<I>(shifted[j]) << 23);
+    weights[j] = t[j] < least ? F{} : reinterpret_cast<F>(bits);
+  }
+#undef OM_EACH
 }
 
 // Running sums of weights at the ends of runs; returns the total.
@@ -111,8 +136,11 @@ inline double sum_runs(const RowView& row, const RowScratch& scratch) {
     Lanes sums{};
     for (int64_t b = r * kBlocksPerRun; b < (r + 1) * kBlocksPerRun && b < row.num_blocks; ++b) {
       const float* x = row.block(b);
-      for (int64_t i = 0; i < kBlock; i += kLanes)
-        for (int j = 0; j < kParts; ++j) sums.part[j] += weights_at(row, x + i + j * OM_WIDTH);
+      for (int64_t i = 0; i < kBlock; i += kAbreast * OM_WIDTH) {
+        F weights[kAbreast];
+        weigh(row, x + i, weights);
+        for (int j = 0; j < kAbreast; ++j) sums.part[j % kParts] += weights[j];
+      }
     }
     total += sum_of(sums);
     scratch.run_ends[r] = total;
@@ -154,8 +182,11 @@ inline Drawn token_at(const RowView& row, const RowScratch& scratch, double shar
   double sums[kRun], sum = 0.0;
   int64_t count = 0;
   for (int64_t b = run * kBlocksPerRun; b < (run + 1) * kBlocksPerRun && b < row.num_blocks; ++b)
-    for (int64_t i = 0; i < kBlock; i += OM_WIDTH, count += OM_WIDTH)
-      store(weights + count, weights_at(row, row.block(b) + i));
+    for (int64_t i = 0; i < kBlock; i += kAbreast * OM_WIDTH) {
+      F some[kAbreast];
+      weigh(row, row.block(b) + i, some);
+      for (int j = 0; j < kAbreast; ++j, count += OM_WIDTH) store(weights + count, some[j]);
+    }
   for (int64_t i = 0; i < count; ++i) sums[i] = sum += weights[i];
   const int64_t within = passed(sums, count, target - before);
   return {run * kRun + within, weights[within]};
@@ -166,11 +197,12 @@ OM_INLINE double block_mass(const RowView& row, const float* x, float score, boo
   Lanes sums{};
   // The next float below: what is above that is as good at least.
   const F bound = splat(or_equal ? std::nextafter(score, -INFINITY) : score);
-  for (int64_t i = 0; i < kBlock; i += kLanes)
-    for (int j = 0; j < kParts; ++j) {
-      const float* at = x + i + j * OM_WIDTH;
-      sums.part[j] += load(at) > bound ? weights_at(row, at) : F{};
-    }
+  for (int64_t i = 0; i < kBlock; i += kAbreast * OM_WIDTH) {
+    F weights[kAbreast];
+    weigh(row, x + i, weights);
+    for (int j = 0; j < kAbreast; ++j)
+      sums.part[j % kParts] += load(x + i + j * OM_WIDTH) > bound ? weights[j] : F{};
+  }
   return sum_of(sums);
 }
 
