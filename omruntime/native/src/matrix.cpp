@@ -46,6 +46,17 @@ std::shared_ptr<void> reserve(std::size_t nbytes) {
   return part;
 }
 
+// Where output `n` of a panel stands among the values of one input.
+template <class T>
+int64_t place_of(int64_t n, int64_t) {
+  return n;
+}
+template <>
+int64_t place_of<uint16_t>(int64_t n, int64_t width) {
+  const int64_t half = width / 2;
+  return n % half * 2 + n / half;
+}
+
 template <class T>
 void copy_panels(const om_tensor& values, int width, T* out) {
   const T* in = static_cast<const T*>(values.data);
@@ -54,7 +65,8 @@ void copy_panels(const om_tensor& values, int width, T* out) {
     for (int64_t k = 0; k < inputs; ++k, out += width) {
       for (int64_t n = 0; n < width; ++n) {
         const bool is_inside = first + n < outputs;
-        out[n] = is_inside ? in[k * values.strides[0] + (first + n) * values.strides[1]] : T{0};
+        out[place_of<T>(n, width)] =
+            is_inside ? in[k * values.strides[0] + (first + n) * values.strides[1]] : T{0};
       }
     }
   }

@@ -2,7 +2,8 @@
 //
 // Outputs are cut into panels as wide as two vector registers. Within a panel the values of one
 // input lie side by side, so a product reads its weights as one ascending run of bytes, which is
-// what memory delivers fastest. The last panel is filled up with zeros.
+// what memory delivers fastest. The last panel is filled up with zeros. Of bfloat16, values of the two
+// registers stand in pairs: the first one's value in the lower half of 32 bits, the other's above.
 #pragma once
 
 #include <cstddef>

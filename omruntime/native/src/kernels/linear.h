@@ -111,8 +111,14 @@ const W* panel_of(const LinearCall& call, int64_t panel) {
   return panels + panel * call.matrix->inputs * kPanel;
 }
 
-// A pass over some inputs, for panels in [begin, end). Weights of fewer bits are widened once,
-// into the first level cache, and not again for each tile.
+// Whether each tile widens its weights itself: where that is dear, or tiles are many, they are widened
+// once for all, into the first level cache.
+template <class W>
+constexpr int64_t kMostTilesThatWiden = 0;
+template <>
+constexpr int64_t kMostTilesThatWiden<uint16_t> = 2;
+
+// A pass over some inputs, for panels in [begin, end).
 template <class W>
 void pass_over_inputs(Tile tile, int64_t num_rows, int64_t begin, int64_t end) {
   alignas(64) float wide[kPassInputs * kPanel];
@@ -120,12 +126,17 @@ void pass_over_inputs(Tile tile, int64_t num_rows, int64_t begin, int64_t end) {
     const W* w = panel_of<W>(*tile.call, tile.panel) + tile.first_input * kPanel;
     const W* next = panel_of<W>(*tile.call, tile.panel + 1) + tile.first_input * kPanel;
     tile.ahead = {reinterpret_cast<const char*>(next), kPanel * sizeof(W)};
-    if constexpr (std::is_same<W, float>::value) {
+    if (num_rows <= kMostTilesThatWiden<W> * kMaxRows || std::is_same<W, float>::value) {
       finish_panel(tile, num_rows, w);
-    } else {
-      for (int64_t i = 0; i < tile.num_inputs * kPanel; i += OM_WIDTH) store(wide + i, load(w + i));
-      finish_panel(tile, num_rows, static_cast<const float*>(wide));
+      continue;
     }
+    for (int64_t i = 0; i < tile.num_inputs * kPanel; i += kPanel) {
+      F w0, w1;
+      load_panel(w + i, w0, w1);
+      store(wide + i, w0);
+      store(wide + i + OM_WIDTH, w1);
+    }
+    finish_panel(tile, num_rows, static_cast<const float*>(wide));
   }
 }
 

@@ -11,6 +11,7 @@ typedef uint16_t U16 __attribute__((vector_size(2 * OM_WIDTH)));
 typedef int8_t I8 __attribute__((vector_size(OM_WIDTH)));
 // The same in memory, where they lie at any address.
 typedef float MemoryF __attribute__((vector_size(4 * OM_WIDTH), aligned(4), may_alias));
+typedef uint32_t MemoryU __attribute__((vector_size(4 * OM_WIDTH), aligned(2), may_alias));
 typedef uint16_t MemoryU16 __attribute__((vector_size(2 * OM_WIDTH), aligned(2), may_alias));
 typedef int8_t MemoryI8 __attribute__((vector_size(OM_WIDTH), aligned(1), may_alias));
 

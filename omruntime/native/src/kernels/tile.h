@@ -13,6 +13,21 @@ struct Ahead {
   int64_t step;
 };
 
+// One input's weights, a panel of them.
+template <class W>
+OM_INLINE void load_panel(const W* w, F& w0, F& w1) {
+  w0 = load(w);
+  w1 = load(w + OM_WIDTH);
+}
+
+// Of bfloat16 a vector of pairs (matrix.h): widening both halves takes two operations, and not a
+// conversion for each.
+OM_INLINE void load_panel(const uint16_t* w, F& w0, F& w1) {
+  const U pairs = *reinterpret_cast<const MemoryU*>(w);
+  w0 = reinterpret_cast<F>(pairs << 16);
+  w1 = reinterpret_cast<F>(pairs & 0xFFFF0000u);
+}
+
 // Sums of R rows by one panel over `num_inputs` inputs. Few rows have few sums, and a multiply-add
 // takes four cycles: UNROLL of them run side by side.
 template <int R, int UNROLL, bool FETCHES = false, class W>
@@ -24,7 +39,8 @@ OM_INLINE void sum_tile(const float* x, int64_t x_stride, const W* w, int64_t w_
 #pragma GCC unroll 8
     for (int u = 0; u < UNROLL; ++u) {
       if (FETCHES) __builtin_prefetch(ahead.at + (k + u) * ahead.step);
-      const F w0 = load(w + (k + u) * w_stride), w1 = load(w + (k + u) * w_stride + OM_WIDTH);
+      F w0, w1;
+      load_panel(w + (k + u) * w_stride, w0, w1);
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
         const F value = splat(x[r * x_stride + k + u]);
@@ -34,7 +50,8 @@ OM_INLINE void sum_tile(const float* x, int64_t x_stride, const W* w, int64_t w_
     }
   }
   for (; k < num_inputs; ++k) {
-    const F w0 = load(w + k * w_stride), w1 = load(w + k * w_stride + OM_WIDTH);
+    F w0, w1;
+    load_panel(w + k * w_stride, w0, w1);
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       const F value = splat(x[r * x_stride + k]);
