@@ -14,7 +14,7 @@ demo: $(VENV)/.installed
 
 # One worker for each core; a file stays in one worker, since its tests share what they set up, and
 # files keep the order in which tests/conftest.py puts them.
-test: lint
+test: lint native
 	$(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 # The native kernels anew, after a change of their sources; installing builds them too.
