@@ -1,9 +1,9 @@
 """`python -m bench.wire_soak`: a server whose clients drop streams by the thousand, or wait long.
 
-`om-serve` over the toy model in a process of its own. Streams and requests of sessions are left in
-the queue, while they run, by a deadline, or with the connection; memory must stay flat and no block
-be held. Then one unary call is silent for two minutes, with a ping every ten seconds, as clients
-and load balancers send them. Exit code 0 only if all holds.
+`om-serve` over the toy model, or a real one with `--bundle`, in a process of its own. Streams and
+requests of sessions are left in the queue, while they run, by a deadline, or with the connection;
+memory must stay flat and no block be held. Then one unary call is silent for two minutes, with a
+ping every ten seconds, as clients and load balancers send them. Exit code 0 only if all holds.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from server.client.arguments import CallOptions
 from server.client.async_session import AsyncClientSession
 from server.pb import inference_pb2 as pb
 from server.pb import inference_pb2_grpc
+from tests.real_server import add_bundle_options, chosen_server
 from tests.toy_server import toy_server
 
 ROUND = 100
@@ -87,6 +88,7 @@ async def drop_streams(target: str, pid: int, count: int, seed: int) -> list[str
     each = slope(memory[len(memory) // 5 :])
     print(
         f"{count} streams dropped: {memory[0][1] / 1e6:.1f} MB resident after the first {ROUND}, "
+        f"{memory[len(memory) // 2][1] / 1e6:.1f} MB in the middle, "
         f"{memory[-1][1] / 1e6:.1f} MB after all; {each:+.1f} bytes for each (limit "
         f"{MAX_BYTES_PER_STREAM:g}); {load.num_referenced_blocks} blocks held; "
         f"ended: {dict(load.num_finished)}",
@@ -136,16 +138,23 @@ def main() -> int:
     parser.add_argument("--streams", type=int, default=10_000, help="default: 10000")
     parser.add_argument("--silence-s", type=float, default=120.0, help="default: 120")
     parser.add_argument("--seed", type=int, default=0)
+    add_bundle_options(parser)
     arguments = parser.parse_args()
     faults: list[str] = []
-    with tempfile.TemporaryDirectory() as folder, toy_server(Path(folder), SERVER_OPTIONS) as child:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        chosen_server(arguments, Path(folder), toy_server, SERVER_OPTIONS) as child,
+    ):
         faults += asyncio.run(
             drop_streams(child.target, child.pid, arguments.streams, arguments.seed)
         )
         if "Traceback" in child.log.read_text():
             faults.append("the log has a traceback")
     pause = ("--allow-faults", "--inject-fault", f"slow={arguments.silence_s}@1")
-    with tempfile.TemporaryDirectory() as folder, toy_server(Path(folder), pause) as child:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        chosen_server(arguments, Path(folder), toy_server, pause) as child,
+    ):
         faults += call_in_silence(child.target, arguments.silence_s)
     for fault in faults:
         print(f"FAILED: {fault}", flush=True)

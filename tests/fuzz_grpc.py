@@ -1,7 +1,8 @@
 """Seeded messages to every RPC of a port: no call may end in INTERNAL or UNKNOWN, or not at all.
 
-`python -m tests.fuzz_grpc --count 10000` sends so many to each RPC of a server over a toy model;
-the test suite sends a few. Afterwards the server must hold nothing and answer as ever.
+`python -m tests.fuzz_grpc --count 10000` sends so many to each RPC of a server over a toy model, or
+over a real one with `--bundle`; the test suite sends a few. Afterwards the server must hold nothing
+and answer as ever.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from server.dialects import kserve_messages, vllm_messages
 from server.pb import control_pb2, inference_pb2
 from tests.e2e.server_child import ServerChild
 from tests.made_messages import change, damaged, fill
-from tests.omruntime.toy_model import toy_answer
+from tests.real_server import add_bundle_options, chosen_server, memory_line, resident_mb
 from tests.toy_server import toy_server
 
 pb = inference_pb2
@@ -161,10 +162,11 @@ def made_bytes(rng: random.Random, method: MethodDescriptor) -> bytes:
 
 @dataclass
 class Tally:
-    """How the calls ended, and what was wrong with them."""
+    """How the calls ended, what was wrong with them, and the server's memory around each RPC."""
 
     codes: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
+    resident_mb: list[float] = field(default_factory=list)
 
 
 class Fuzzer:
@@ -175,11 +177,10 @@ class Fuzzer:
         self._channel = channel
         self._seed = seed
 
-    async def run(self, chosen: list[MethodDescriptor], count: int) -> None:
-        """`count` calls of each RPC; the same seed, the same messages."""
-        for method in chosen:
-            numbers = iter(range(count))
-            await asyncio.gather(*(self._some(method, numbers) for _ in range(CONCURRENCY)))
+    async def run(self, method: MethodDescriptor, count: int) -> None:
+        """`count` calls of one RPC; the same seed, the same messages."""
+        numbers = iter(range(count))
+        await asyncio.gather(*(self._some(method, numbers) for _ in range(CONCURRENCY)))
 
     async def _some(self, method: MethodDescriptor, numbers: Iterator[int]) -> None:
         for number in numbers:
@@ -241,18 +242,29 @@ def fuzz(child: ServerChild, count: int, seed: int) -> Tally:
 
     async def work(chosen: list[MethodDescriptor]) -> None:
         async with grpc.aio.insecure_channel(child.target) as channel:
-            await Fuzzer(channel, seed, tally).run(chosen, count)
+            for method in chosen:
+                await Fuzzer(channel, seed, tally).run(method, count)
+                tally.resident_mb.append(resident_mb(child))
 
+    tally.resident_mb.append(resident_mb(child))
+    before = probe_answer(child)
     asyncio.run(work([method for method in methods() if method.name != DRAIN]))
-    tally.faults += faults_of(child)
+    tally.faults += faults_of(child, before)
     asyncio.run(work([method for method in methods() if method.name == DRAIN]))
     if "Traceback" in (log := child.log.read_text()):
         tally.faults.append(f"in the log: {log[log.index('Traceback') :][:3000]}")
     return tally
 
 
-def faults_of(child: ServerChild) -> list[str]:
-    """What is not as it should be on a server that nobody uses."""
+def probe_answer(child: ServerChild) -> tuple[int, ...]:
+    """What the server answers to one prompt, always the same."""
+    params = SamplingParams(temperature=0.0, max_new_tokens=5, ignore_eos=True)
+    with Client(child.target) as client:
+        return client.generate((1, 2, 3), params).answers[0].token_ids
+
+
+def faults_of(child: ServerChild, before: tuple[int, ...]) -> list[str]:
+    """What is not as it should be on a server that nobody uses; `before` was its answer once."""
     faults = []
     with Client(child.target) as client:
         deadline = time.monotonic() + HANG_S
@@ -262,10 +274,8 @@ def faults_of(child: ServerChild) -> list[str]:
             time.sleep(0.01)
         if (load.num_running, load.num_waiting, load.num_referenced_blocks) != (0, 0, 0):
             faults.append(f"left behind: {load}")
-        params = SamplingParams(temperature=0.0, max_new_tokens=5, ignore_eos=True)
-        answer = client.generate((1, 2, 3), params).answers[0]
-        if answer.token_ids != toy_answer((1, 2, 3), 5):
-            faults.append(f"a wrong answer: {answer}")
+    if (answer := probe_answer(child)) != before:
+        faults.append(f"{answer} is another answer than {before} before")
     return faults
 
 
@@ -273,15 +283,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=10_000, help="of each RPC (default: 10000)")
     parser.add_argument("--seed", type=int, default=1)
+    add_bundle_options(parser)
     options = parser.parse_args()
     start = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, toy_server(Path(folder), SERVER_OPTIONS) as child:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        chosen_server(options, Path(folder), toy_server, SERVER_OPTIONS) as child,
+    ):
         tally = fuzz(child, options.count, options.seed)
     num_rpcs = len(methods())
     print(
         f"{options.count} calls of each of {num_rpcs} RPCs in {time.monotonic() - start:.0f} s: "
         + ", ".join(f"{name} {count}" for name, count in tally.codes.most_common())
     )
+    print(memory_line(tally.resident_mb))
     for fault in tally.faults[:20]:
         print(f"FAILED: {fault}")
     return int(bool(tally.faults))

@@ -1,8 +1,9 @@
 """Requests that schemathesis makes of the HTTP gateway's own OpenAPI document.
 
-`python -m tests.fuzz_http --count 10000` sends so many to a real server over a toy model; the
-test suite sends a few. Valid and invalid ones in turn: each must get an answer below 500 in the
-shape of its route, and afterwards the server holds nothing and logs no defect.
+`python -m tests.fuzz_http --count 10000` sends so many to a server over a toy model, or over a real
+one with `--bundle`; the test suite sends a few. Valid and invalid ones in turn: each must get an
+answer below 500 in the shape of its route, and afterwards the server holds nothing and logs no
+defect.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import random
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,10 +29,17 @@ from schemathesis import GenerationMode
 from server.client import Client
 from tests.e2e.server_child import ServerChild
 from tests.omruntime.toy_model import write_bytes_toy_bundle
+from tests.real_server import (
+    MODEL,
+    add_bundle_options,
+    chosen_server,
+    memory_line,
+    resident_mb,
+)
 from tests.server.tiny_tokenizers import byte_level_backend, write_tokenizer
 
-MODEL = "toy"
 TIMEOUT_S = 60.0
+HTTP = ("--http-port", "0")
 # Knows tools and thoughts, so that their parsers are on the way of every answer.
 TEMPLATE = (
     "{% if tools %}{{ tools | tojson }}<tool_call>{% endif %}"
@@ -50,38 +58,41 @@ class Tally:
     Attributes:
         statuses: How many answers each status had.
         failures: One line for each answer that is wrong.
+        resident_mb: The server's memory around each operation.
     """
 
     statuses: Counter[int] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
+    resident_mb: list[float] = field(default_factory=list)
 
 
 @contextmanager
-def toy_server(folder: Path) -> Iterator[ServerChild]:
+def toy_server(folder: Path, options: Sequence[str] = HTTP) -> Iterator[ServerChild]:
     """`om-serve` with HTTP over a toy model that speaks bytes."""
     bundle = write_bytes_toy_bundle(folder / "bundle")
     write_tokenizer(bundle / "tokenizer", byte_level_backend())
     (bundle / "tokenizer" / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
-    options = ("--http-port", "0", "--num-threads", "1")
-    child = ServerChild(bundle, folder, options)
+    child = ServerChild(bundle, folder, ("--num-threads", "1", *options))
     with child.running():
         yield child
 
 
-def fuzz(url: str, count: int, seed: int) -> Tally:
+def fuzz(child: ServerChild, count: int, seed: int) -> Tally:
     """Send `count` requests, the same number to each operation that takes something."""
+    url = child.url
     document = requests.get(f"{url}/openapi.json", timeout=TIMEOUT_S).json()
     schema = schemathesis.openapi.from_dict(document)
     operations = [found.ok() for found in schema.get_all_operations()]
     posts = [(o, mode) for o in operations if o.method == "post" for mode in GenerationMode]
     gets = [(o, GenerationMode.POSITIVE) for o in operations if o.method == "get"]
     assert len(posts) + len(gets) == len(operations) + len(posts) // 2, "another method"
-    tally = Tally()
+    tally = Tally(resident_mb=[resident_mb(child)])
     with requests.Session() as session:
         sender = _Sender(url, session, tally, random.Random(seed))
         for runs, share in ((gets, 1), (posts, -(-(count - len(gets)) // len(posts)))):
             for operation, mode in runs:
                 _run(operation.as_strategy(generation_mode=mode), sender, share, seed)
+                tally.resident_mb.append(resident_mb(child))
     return tally
 
 
@@ -167,11 +178,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
+    add_bundle_options(parser)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, toy_server(Path(folder)) as child:
-        tally = fuzz(child.url, options.count, options.seed)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        chosen_server(options, Path(folder), toy_server, HTTP) as child,
+    ):
+        tally = fuzz(child, options.count, options.seed)
         left = leftovers(child)
     print(f"{tally.statuses.total()} answers by status: {dict(sorted(tally.statuses.items()))}")
+    print(memory_line(tally.resident_mb))
     print("\n".join([*tally.failures[:50], left]))
     print(f"{len(tally.failures)} wrong")
     return 1 if tally.failures or left else 0

@@ -1,4 +1,4 @@
-"""Readers that stop, and stopping under load, over a toy model whose steps take a while."""
+"""Readers that stop, and stopping under load, of one server over SmolLM2."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from server.client.arguments import CallOptions
 from server.pb import inference_pb2 as pb
 from server.pb import inference_pb2_grpc
 from server.text import OutputOptions, TextDelta
-from tests.e2e.server_child import ServerChild
-from tests.omruntime.toy_model import MAX_NUM_SEQS, write_long_toy_bundle
+from tests.e2e.server_child import SHORT_CONTEXT, ServerChild
 from tests.server.wire_session import WireSession
-from tests.toy_server import slow_steps, toy_child
 
-NUM_TOKENS = 1500
-# So that the whole answer takes 15 s, and a reader is cut off in the middle.
-STEP_S = 0.01
-READER_S = 0.3
+# As much as the context holds, and three times as much as the window below.
+NUM_TOKENS = 500
+MAX_NUM_SEQS = 3
+# Far more than the readers that go on take for one event, however busy the machine is.
+READER_S = 1.0
 # By default the library reads ahead what it can get, megabytes.
 SMALL_WINDOW = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 16384))
 WISHES = {
@@ -42,12 +41,18 @@ WISHES = {
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerChild]:
-    options = ("--slow-reader-timeout-s", str(READER_S), *slow_steps(STEP_S, 3000))
-    child = toy_child(tmp_path_factory.mktemp("slow"), options, write_long_toy_bundle)
-    with child.running():
+def server(smollm2_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerChild]:
+    options = ("--slow-reader-timeout-s", str(READER_S), "--max-num-seqs", str(MAX_NUM_SEQS))
+    child = ServerChild(
+        smollm2_bundle, tmp_path_factory.mktemp("endurance"), (*SHORT_CONTEXT, *options)
+    )
+    child.start()
+    try:
+        child.wait_ready()
         yield child
-    assert "Traceback" not in child.log.read_text()
+        assert "Traceback" not in child.log.read_text()
+    finally:
+        child.kill()
 
 
 def load_at_rest(client: Client) -> EngineLoad:
@@ -93,10 +98,11 @@ def test_a_session_reader_without_credits_loses_one_request(server: ServerChild)
         assert session.read_end("reads").event.finish_reason == pb.FINISH_REASON_LENGTH
 
 
-def test_sigterm_under_load_loses_no_accepted_request(tmp_path: Path) -> None:
-    """As many as run at once and as many again that wait; streams, unary calls, a session."""
-    child = toy_child(tmp_path, slow_steps(3 * STEP_S, 500), write_long_toy_bundle)
-    child.start()
+def test_sigterm_under_load_loses_no_accepted_request(server: ServerChild) -> None:
+    """As many as run at once and as many again that wait; streams, unary calls, a session.
+
+    The last test, since it ends the server.
+    """
     params = SamplingParams(temperature=0.0, max_new_tokens=50, ignore_eos=True)
     options = CallOptions(output=OutputOptions(omit_text=True))
     num_each = 2 * MAX_NUM_SEQS // 3
@@ -110,7 +116,7 @@ def test_sigterm_under_load_loses_no_accepted_request(tmp_path: Path) -> None:
         return len(answer.token_ids), answer.finish_reason
 
     async def main() -> None:
-        async with AsyncClient(child.target) as client, client.session() as session:
+        async with AsyncClient(server.target) as client, client.session() as session:
             asked = [
                 asyncio.create_task(work)
                 for _ in range(num_each)
@@ -122,14 +128,9 @@ def test_sigterm_under_load_loses_no_accepted_request(tmp_path: Path) -> None:
             ]
             while (load := await client.load()).num_running + load.num_waiting < len(asked):
                 assert not any(load.num_finished.values()), "it ended before the signal"
-            child.signal()
+            server.signal()
             for done in await asyncio.gather(*asked):
                 assert done == (50, FinishReason.LENGTH)
 
-    try:
-        child.wait_ready()
-        asyncio.run(main())
-        assert child.wait() == 0
-        assert "Traceback" not in child.log.read_text()
-    finally:
-        child.kill()
+    asyncio.run(main())
+    assert server.wait() == 0

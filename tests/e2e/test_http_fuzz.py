@@ -13,7 +13,7 @@ def test_no_request_that_the_document_allows_breaks_the_server(
     """Always the same requests; `make fuzz-http` sends a hundred times as many."""
     monkeypatch.setenv("HOME", str(tmp_path))
     with toy_server(tmp_path) as child:
-        tally = fuzz(child.url, count=100, seed=7)
+        tally = fuzz(child, count=100, seed=7)
         assert not tally.failures, "\n".join(tally.failures)
         assert tally.statuses[200] > 15
         assert not leftovers(child)
