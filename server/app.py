@@ -64,13 +64,20 @@ class Parts:
 
 
 class StopSignals:
-    """SIGTERM and SIGINT alike: the first drains, the second ends the draining."""
+    """SIGTERM, SIGINT and SIGHUP alike: the first drains, the second ends the draining.
+
+    By itself SIGHUP, which a closed terminal sends, and people who want files read again, would
+    end the process at once; behind `nohup` it stays ignored.
+    """
 
     def __init__(self) -> None:
         self.first = asyncio.Event()
         self.second = asyncio.Event()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        numbers = [signal.SIGTERM, signal.SIGINT]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            numbers.append(signal.SIGHUP)
+        for number in numbers:
             loop.add_signal_handler(number, self._receive, number)
 
     def _receive(self, number: signal.Signals) -> None:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `om-serve`; returns the exit code.
 
-    0: ended by SIGTERM or SIGINT. 2: a setting or the bundle is wrong. 1: anything else. A signal
-    in the first moments, before the server handles signals, ends the process by that signal
+    0: ended by SIGTERM, SIGINT or SIGHUP. 2: a setting or the bundle is wrong. 1: anything else. A
+    signal in the first moments, before the server handles them, ends the process by that signal
     (143 or 130 in a shell).
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)

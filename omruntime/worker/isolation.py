@@ -28,9 +28,9 @@ def end_with_parent(parent_pid: int) -> None:
 
 
 def ignore_stop_signals() -> None:
-    """Leave Ctrl-C and SIGTERM to the parent, which may be sent to every process of a service.
+    """Leave to the parent what may be sent to every process of a service or of a terminal.
 
     `systemd` sends SIGTERM to all processes of a unit; answers under way need this one.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

@@ -277,7 +277,8 @@ class _CallObject:
     def _read_mark(self, sign: str) -> None:
         if self._depth == 1 and sign in ",}":
             if self._key is not None and self._start is not None:
-                self._values[self._key] = self.text[self._start : self._at].rstrip()
+                # The first of a name, since it may have gone out already.
+                self._values.setdefault(self._key, self.text[self._start : self._at].rstrip())
             self._key = self._start = None
         elif self._depth == 1 and self._start is None and sign not in ": \n\r\t":
             self._start = self._at
@@ -305,9 +306,8 @@ class _CallObject:
 
     def _arguments(self) -> str | None:
         """The JSON so far; some models write it as a string, which waits for its end."""
-        for key in _ARGUMENTS:
-            if key in self._values:
-                value = self._values[key]
+        for key, value in self._values.items():
+            if key in _ARGUMENTS:
                 return (_text_of(value) or "{}") if value.startswith('"') else value
         if self._key in _ARGUMENTS and self._start is not None:
             value = self.text[self._start :].rstrip()
@@ -316,8 +316,12 @@ class _CallObject:
 
 
 def _text_of(literal: str) -> str:
+    """What a JSON string says; empty when the literal is none."""
+    if not literal.startswith('"'):
+        return ""
     try:
-        value = json.loads(literal)
+        value: str = json.loads(literal)
     except ValueError:
         return ""
-    return value if isinstance(value, str) else ""
+    # Half of a character, which a model may write as \ud83d, could not be sent.
+    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,8 +1,8 @@
 """BoundedConnection: one HTTP/1.1 connection that cannot be held open by doing nothing.
 
-Owns the time limits of a connection, which uvicorn has none of: until the first request has come,
-and while the reader takes nothing of an answer. Header sizes are the parser's, see `serve.py`,
-bodies `body_limit.py`'s.
+Owns the time limits of a connection, which uvicorn has none of: until a request that was begun has
+come, and while the reader takes nothing of an answer. Header sizes are the parser's, see
+`serve.py`, bodies `body_limit.py`'s.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 logger = logging.getLogger(__name__)
 
-# From the opened connection to the end of the first request's headers; a phone in a tunnel takes
-# seconds. Later requests have the keep-alive limit until their first byte.
+# From the opened connection to the end of the first request's headers, and from the first byte of a
+# later one, for which the keep-alive limit waits; a phone in a tunnel takes seconds.
 HEADERS_TIMEOUT_S = 20.0
 
 
@@ -25,7 +25,7 @@ class BoundedConnection(H11Protocol):
 
     Attributes:
         slow_reader_timeout_s: A connection whose reader takes nothing for so long is cut off.
-        headers_timeout_s: A connection without a request after so long is closed.
+        headers_timeout_s: A connection without a whole request after so long is closed.
 
     Both are set on a subclass, since uvicorn makes the objects.
     """
@@ -41,12 +41,16 @@ class BoundedConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a request."""
         super().connection_made(transport)
-        self._headers_timer = self.loop.call_later(self.headers_timeout_s, self._give_up_headers)
+        self._start_headers_timer()
 
     def data_received(self, data: bytes) -> None:
         """Read on."""
         super().data_received(data)
-        if self.cycle is not None:
+        # What comes behind an answer is the beginning of a request, or the rest of a body that
+        # nobody waits for; both have ended uvicorn's keep-alive limit.
+        if self.cycle is None or self.cycle.response_complete:
+            self._start_headers_timer()
+        else:
             self._stop_headers_timer()
 
     def pause_writing(self) -> None:
@@ -65,6 +69,11 @@ class BoundedConnection(H11Protocol):
         self._stop_headers_timer()
         self._stop_reader_timer()
         super().connection_lost(exc)
+
+    def _start_headers_timer(self) -> None:
+        if self._headers_timer is None:
+            limit = self.headers_timeout_s
+            self._headers_timer = self.loop.call_later(limit, self._give_up_headers)
 
     def _stop_headers_timer(self) -> None:
         if self._headers_timer is not None:

@@ -186,9 +186,14 @@ def test_a_second_signal_ends_the_server_although_the_device_is_stuck(
     assert not psutil.pid_exists(device.pid)
 
 
-def test_ctrl_c_in_a_terminal_reaches_the_server_alone(start: Start) -> None:
+def test_signals_of_a_terminal_reach_the_server_alone(start: Start) -> None:
+    """Those of a closed one, and of Ctrl-C."""
     child = start(*ISOLATED)
     device = device_process(child)
+    device.send_signal(signal.SIGHUP)
+    with Client(child.target) as client:
+        client.generate("a")
+    assert device_process(child).pid == device.pid
     os.killpg(os.getpgid(child.pid), signal.SIGINT)
     assert child.wait() == 0
     assert not psutil.pid_exists(device.pid)

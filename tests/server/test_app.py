@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -90,9 +91,30 @@ def start(tmp_path: Path) -> Iterator[Start]:
         assert "Traceback" not in process.log.read_text()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@contextmanager
+def inherited(handler: signal.Handlers) -> Iterator[None]:
+    """What processes that are started meanwhile do on SIGHUP, unless they say so themselves."""
+    before = signal.signal(signal.SIGHUP, handler)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_behind_nohup_a_closed_terminal_changes_nothing(start: Start) -> None:
+    with inherited(signal.SIG_IGN):
+        process = start("ready")
+    with Client(process.target()) as client:
+        client.wait_ready(LIMIT_S)
+        process.signal(signal.SIGHUP)
+        assert client.generate("x").answers[0].text == "Hi!"
+        assert "signal received" not in process.log.read_text()
+    process.signal()
+    assert process.exit_code() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_an_idle_server_with_0(start: Start, number: signal.Signals) -> None:
-    process = start("ready")
+    with inherited(signal.SIG_DFL):
+        process = start("ready")
     with Client(process.target()) as client:
         client.wait_ready(LIMIT_S)
         assert client.generate("x").answers[0].text == "Hi!"

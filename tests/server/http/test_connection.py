@@ -188,6 +188,18 @@ def test_a_connection_without_a_request_is_closed(line: str) -> None:
         assert until_closed(connection) == b""
 
 
+@pytest.mark.parametrize("first", ["GET / HTTP/1.1", "POST / HTTP/1.1\r\nContent-Length: 9"])
+def test_a_connection_that_begins_again_and_goes_no_further_is_closed(first: str) -> None:
+    """A second request that never ends, or a body that was answered before it came."""
+    with (
+        bare_server(says_nothing, headers_timeout_s=0.2) as bare,
+        connected(bare.port, first, "Host: x", "", "") as connection,
+    ):
+        assert connection.recv(65536).startswith(b"HTTP/1.1 204")
+        connection.sendall(b"G")
+        assert until_closed(connection) == b""
+
+
 def test_a_connection_with_a_request_is_not_closed() -> None:
     async def takes_its_time(scope, receive, send):  # type: ignore[no-untyped-def]
         # Later in this loop than the limit, whose timer would have fired before.

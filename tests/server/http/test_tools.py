@@ -107,6 +107,30 @@ def test_what_is_no_call_stays_text(template: str, text: str, stream: bool) -> N
         assert ask(server, stream) == (text, [], "stop")
 
 
+DEEP = "[" * 5000 + "]" * 5000
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("body", "arguments"),
+    [
+        ('{"name": "f", "arguments": "\\ud83d"}', "\ufffd"),
+        ('{"name": "f", "parameters": {"a": 1}, "arguments": {"b": 22222}}', '{"a": 1}'),
+        ('{"name": "f", "arguments": {"a": 1}, "arguments": {"b": 22222}}', '{"a": 1}'),
+        (f'{{"name": {DEEP}, "arguments": {{}}}}', None),
+    ],
+    ids=["half of a character", "two kinds of arguments", "twice", "deep"],
+)
+def test_odd_calls_end_in_an_answer(body: str, arguments: str | None, stream: bool) -> None:
+    """Models write what they like: what is no call stays text, and what is one can be sent."""
+    with saying(hermes(body), HERMES) as server:
+        content, calls, _ = ask(server, stream)
+    if arguments is None:
+        assert (content, calls) == (hermes(body), [])
+    else:
+        assert (content, calls) == ("", [("f", arguments)])
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_named_tool_is_enforced(stream: bool) -> None:
     """BL-36: also where the template knows no tools, which are then told to the model."""
