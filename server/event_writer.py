@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import grpc.aio
 from google.protobuf.message import Message
 
 from omruntime.errors import OverloadedError
+
+
+@contextmanager
+def until_reader_leaves() -> Iterator[None]:
+    """Send something; that the call has ended under us is no defect.
+
+    Raises:
+        CancelledError: It has; grpc is about to cancel the call's handler for that.
+    """
+    try:
+        yield
+    except grpc.aio.InternalError:
+        raise asyncio.CancelledError from None
 
 
 class EventWriter:
@@ -25,7 +40,8 @@ class EventWriter:
         For streams whose handler may fail while one of its tasks writes: the first event would
         still have the metadata with it, and grpc cannot send a status beside that.
         """
-        await self.context.send_initial_metadata(())
+        with until_reader_leaves():
+            await self.context.send_initial_metadata(())
 
     async def write(self, event: Message) -> None:
         """Send an event; waits while the reader's window is full.
@@ -37,10 +53,8 @@ class EventWriter:
         async with self._lock:
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    await self.context.write(event)
-            except grpc.aio.InternalError:
-                # The call has ended under us, and grpc is about to cancel its handler for that.
-                raise asyncio.CancelledError from None
+                    with until_reader_leaves():
+                        await self.context.write(event)
             except TimeoutError:
                 raise OverloadedError(
                     f"the reader took nothing for {self._timeout_s:g} s, so the call and its "

@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 from omruntime.errors import DeviceError, OverloadedError, RequestError, UnknownModelError
 from omruntime.sequence import FinishReason
 from server.answers import final_deltas, join_deltas, slice_delta, terminated_deltas
-from server.event_writer import EventWriter
+from server.event_writer import EventWriter, until_reader_leaves
 from server.grpc_messages import (
     GenerationMessage,
     chat_messages_from,
@@ -125,7 +125,8 @@ class GrpcInferenceService(inference_pb2_grpc.InferenceServiceServicer):
             return terminated_deltas(generator, part, self._lifecycle)
 
         with self._lifecycle.running():
-            await context.send_initial_metadata((("omserve-request-id", request_id),))
+            with until_reader_leaves():
+                await context.send_initial_metadata((("omserve-request-id", request_id),))
             scores = await score(generator, stream, wanted)
         response = pb.ScoreResponse(
             request_id=request_id, model=self._model, scores=[score_to(s) for s in scores]
@@ -165,7 +166,8 @@ class GrpcInferenceService(inference_pb2_grpc.InferenceServiceServicer):
         request_id_var.set(request.request_id)
         with self._lifecycle.running():
             if told is not None:
-                await told.send_initial_metadata((("omserve-request-id", request.request_id),))
+                with until_reader_leaves():
+                    await told.send_initial_metadata((("omserve-request-id", request.request_id),))
             async with aclosing(terminated_deltas(generator, request, self._lifecycle)) as deltas:
                 if not request.output.final_only:
                     yield request, deltas

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError, Message
 
 from omruntime.errors import NotBuiltInError, RequestError
 from server.dialects.names import DIALECT_NAMES
+from server.event_writer import until_reader_leaves
 from server.failure import failure_of
 from server.grpc_messages import require_known_fields
 from server.retry_info import retry_metadata
@@ -100,7 +101,8 @@ def _translating(behavior: _Behavior, method: str) -> _Behavior:
             error = raised
         failure = failure_of(error, method)
         metadata = retry_metadata(failure.code, failure.message, failure.retry_after_s)
-        return await context.abort(failure.code, failure.message, metadata)
+        with until_reader_leaves():
+            return await context.abort(failure.code, failure.message, metadata)
 
     return call
 

@@ -20,7 +20,7 @@ from server.text import OutputOptions, TextDelta
 from tests.e2e.server_child import SHORT_CONTEXT, ServerChild
 from tests.server.wire_session import WireSession
 
-# As much as the context holds, and three times as much as the window below.
+# Nearly what the context holds, and several times what the reader's window below does.
 NUM_TOKENS = 500
 MAX_NUM_SEQS = 3
 # Far more than the readers that go on take for one event, however busy the machine is.
@@ -62,11 +62,11 @@ def load_at_rest(client: Client) -> EngineLoad:
     return load
 
 
-def require_cut_off(client: Client, before: EngineLoad) -> None:
-    """One more answer was aborted in its middle, and holds nothing."""
+def require_cut_off(client: Client, before: EngineLoad, num_answers: int = 1) -> None:
+    """So many more answers were aborted in their middle, and hold nothing."""
     load = load_at_rest(client)
     assert load.num_referenced_blocks == 0
-    assert load.num_finished["abort"] == before.num_finished.get("abort", 0) + 1
+    assert load.num_finished["abort"] == before.num_finished.get("abort", 0) + num_answers
 
 
 def test_a_reader_that_stops_is_cut_off_and_its_blocks_are_free(server: ServerChild) -> None:
@@ -76,11 +76,13 @@ def test_a_reader_that_stops_is_cut_off_and_its_blocks_are_free(server: ServerCh
         grpc.insecure_channel(server.target, options=SMALL_WINDOW) as channel,
     ):
         before = client.load()
+        # Several answers, which fill the window sooner.
+        params = WISHES["sampling_params"] | {"n": MAX_NUM_SEQS, "temperature": 1.0}
         call = inference_pb2_grpc.InferenceServiceStub(channel).GenerateStream(
-            pb.GenerateStreamRequest(**WISHES)
+            pb.GenerateStreamRequest(**WISHES | {"sampling_params": params})
         )
         next(call)
-        require_cut_off(client, before)
+        require_cut_off(client, before, MAX_NUM_SEQS)
         with pytest.raises(grpc.RpcError) as caught:
             list(call)
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -103,7 +105,7 @@ def test_sigterm_under_load_loses_no_accepted_request(server: ServerChild) -> No
 
     The last test, since it ends the server.
     """
-    params = SamplingParams(temperature=0.0, max_new_tokens=50, ignore_eos=True)
+    params = SamplingParams(temperature=0.0, max_new_tokens=25, ignore_eos=True)
     options = CallOptions(output=OutputOptions(omit_text=True))
     num_each = 2 * MAX_NUM_SEQS // 3
 
@@ -131,7 +133,7 @@ def test_sigterm_under_load_loses_no_accepted_request(server: ServerChild) -> No
                 assert load.num_finished == before, "it ended before the signal"
             server.signal()
             for done in await asyncio.gather(*asked):
-                assert done == (50, FinishReason.LENGTH)
+                assert done == (25, FinishReason.LENGTH)
 
     asyncio.run(main())
     assert server.wait() == 0
