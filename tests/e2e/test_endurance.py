@@ -17,7 +17,7 @@ from server.client.arguments import CallOptions
 from server.pb import inference_pb2 as pb
 from server.pb import inference_pb2_grpc
 from server.text import OutputOptions, TextDelta
-from tests.e2e.server_child import SHORT_CONTEXT, ServerChild
+from tests.e2e.server_child import ServerChild
 from tests.server.wire_session import WireSession
 
 # Nearly what the context holds, and several times what the reader's window below does.
@@ -43,9 +43,7 @@ WISHES = {
 @pytest.fixture(scope="module")
 def server(smollm2_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerChild]:
     options = ("--slow-reader-timeout-s", str(READER_S), "--max-num-seqs", str(MAX_NUM_SEQS))
-    child = ServerChild(
-        smollm2_bundle, tmp_path_factory.mktemp("endurance"), (*SHORT_CONTEXT, *options)
-    )
+    child = ServerChild(smollm2_bundle, tmp_path_factory.mktemp("endurance"), options)
     child.start()
     try:
         child.wait_ready()
