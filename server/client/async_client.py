@@ -34,7 +34,7 @@ from server.client.messages import (
     translated_errors,
 )
 from server.client.retries import Retries, retried_async, retried_async_stream
-from server.client.security import ClientSecurity
+from server.client.security import ClientSecurity, require_security
 from server.client.stubs import HEALTH_RETRY_S, ClientStubs, closed, not_ready
 from server.grpc_messages import delta_from
 from server.pb import control_pb2
@@ -68,7 +68,7 @@ class AsyncClient:
         """
         self.target = require_target(target)
         self._retries = retries
-        self._channel = security.open_aio_channel(target)
+        self._channel = require_security(security).open_aio_channel(target)
         self._is_closed = False
         self._stubs = ClientStubs(self._channel, security.metadata, self._require_open)
 

@@ -32,7 +32,7 @@ from server.client.messages import (
     translated_errors,
 )
 from server.client.retries import Retries, retried, retried_stream
-from server.client.security import ClientSecurity
+from server.client.security import ClientSecurity, require_security
 from server.client.session import ClientSession
 from server.client.stubs import HEALTH_RETRY_S, ClientStubs, closed, not_ready
 from server.grpc_messages import delta_from
@@ -71,7 +71,7 @@ class Client:
         self.target = require_target(target)
         self._retries = retries
         self._owner = OwnerProcess("this Client")
-        self._channel = security.open_channel(target)
+        self._channel = require_security(security).open_channel(target)
         self._is_closed = False
         self._stubs = ClientStubs(self._channel, security.metadata, self._require_open)
 

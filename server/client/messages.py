@@ -230,6 +230,8 @@ def call_error(error: grpc.RpcError, target: str) -> CallError:
     if code is grpc.StatusCode.UNAVAILABLE and _is_unreachable(details):
         reason = f"no server answers at {target}: {details}{tls_hint(details, target)}"
         return CallError(code.name, reason, is_unsent=True)
+    if code is grpc.StatusCode.UNAUTHENTICATED:
+        details += " (api_key; of om-client --api-key-file or OMSERVE_API_KEY)"
     if code is grpc.StatusCode.CANCELLED and "channel closed" in details.lower():
         return closed_meanwhile()
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -240,6 +242,15 @@ def call_error(error: grpc.RpcError, target: str) -> CallError:
 def closed_meanwhile() -> CallError:
     """Why a call ended when its client was closed."""
     return CallError("CANCELLED", "the client was closed while the call ran; leave it open")
+
+
+_HTTP_PORT = "; this speaks HTTP: give the server's gRPC port, see om-serve --grpc-port"
+# What gRPC says when something else answers, and what to do then.
+_OTHER_PROTOCOLS = {
+    "http1.x server": _HTTP_PORT,
+    "alpn": _HTTP_PORT,
+    "wrong_version_number": "; the server uses no TLS: leave its roots out (tls_ca, --tls-ca)",
+}
 
 
 def _is_unreachable(details: str) -> bool:
@@ -260,6 +271,9 @@ def tls_hint(details: str, target: str) -> str:
     gRPC tells what became of the last address it tried. Of a name's several addresses, such as
     ::1 and 127.0.0.1 of localhost, another may have answered with TLS while the last refused.
     """
+    for mark, hint in _OTHER_PROTOCOLS.items():
+        if mark in details.lower():
+            return hint
     marks = ("socket closed", "handshake", "ssl", "verification", "certificate")
     roots = "; if the server uses TLS, give its roots (tls_ca, --tls-ca)"
     if any(mark in details.lower() for mark in marks):

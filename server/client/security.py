@@ -5,6 +5,7 @@ Owns the files and the key, and the channels made of them.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from os import PathLike
@@ -16,6 +17,7 @@ import grpc.aio
 
 from omruntime.errors import RequestError
 from server.client.messages import CHANNEL_OPTIONS
+from server.pem import load_pair, load_roots
 
 KEY_VARIABLE = "OMSERVE_API_KEY"
 
@@ -68,7 +70,7 @@ class ClientSecurity:
         """A blocking channel; connects by itself.
 
         Raises:
-            RequestError: A file cannot be read.
+            RequestError: A file cannot be read, or holds no certificate or key.
         """
         if self.tls_ca is None:
             return grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
@@ -81,12 +83,46 @@ class ClientSecurity:
         return grpc.aio.secure_channel(target, self._credentials(), options=self._options())
 
     def _credentials(self) -> grpc.ChannelCredentials:
-        return grpc.ssl_channel_credentials(*map(_read, (self.tls_ca, self.tls_key, self.tls_cert)))
+        roots, key, cert = map(_read, (self.tls_ca, self.tls_key, self.tls_cert))
+        self._require_usable(roots)
+        return grpc.ssl_channel_credentials(roots, key, cert)
+
+    def _require_usable(self, roots: bytes | None) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        try:
+            load_roots(context, roots or b"")
+        except ValueError as error:
+            raise RequestError(
+                f"tls_ca {self.tls_ca} cannot be used: {error}; wanted PEM certificates that the "
+                f"server's comes from"
+            ) from error
+        if self.tls_cert is None or self.tls_key is None:
+            return
+        try:
+            load_pair(context, self.tls_cert, self.tls_key)
+        except ValueError as error:
+            raise RequestError(
+                f"tls_cert {self.tls_cert} and tls_key {self.tls_key} cannot be used: {error}; "
+                f"wanted this client's PEM certificate and its PEM key"
+            ) from error
 
     def _options(self) -> tuple[tuple[str, object], ...]:
         if self.tls_server_name is None:
             return CHANNEL_OPTIONS
         return (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", self.tls_server_name))
+
+
+def require_security(security: object) -> ClientSecurity:
+    """Check the type, which nothing else does before the first use.
+
+    Raises:
+        RequestError: It is something else.
+    """
+    if not isinstance(security, ClientSecurity):
+        raise RequestError(
+            f"security is a {type(security).__name__}, wanted ClientSecurity(tls_ca=…, api_key=…)"
+        )
+    return security
 
 
 def read_api_key(path: Path | None, environ: Mapping[str, str]) -> str | None:

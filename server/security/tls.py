@@ -14,6 +14,7 @@ from pathlib import Path
 import grpc
 
 from omruntime.errors import ConfigError
+from server.pem import edwards_curve_of, load_pair, load_roots
 from server.security.reloaded import Reloaded
 from server.settings import Settings
 
@@ -103,6 +104,12 @@ def open_tls(settings: Settings) -> ServerTls | None:
 
 def _read(files: TlsFiles) -> _Material:
     cert, key = _bytes_of("tls_cert", files.cert), _bytes_of("tls_key", files.key)
+    curve = edwards_curve_of(key)
+    if curve is not None:
+        raise ConfigError(
+            f"tls_key {files.key} is an {curve} key, which gRPC cannot use; make an ECDSA (P-256) "
+            f"or RSA key, and a certificate for it"
+        )
     client_ca = None if files.client_ca is None else _bytes_of("tls_client_ca", files.client_ca)
     return _Material(
         grpc.ssl_server_certificate_configuration([(key, cert)], client_ca),
@@ -117,8 +124,8 @@ def _context(files: TlsFiles, client_ca: bytes | None) -> ssl.SSLContext:
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
     try:
-        context.load_cert_chain(files.cert, files.key, _no_passphrase)
-    except (ssl.SSLError, OSError, ValueError) as error:
+        load_pair(context, files.cert, files.key)
+    except ValueError as error:
         raise ConfigError(
             f"tls_cert {files.cert} and tls_key {files.key} cannot be used: {error}; wanted a PEM "
             f"certificate chain, the server's own certificate first, and its PEM key"
@@ -127,17 +134,12 @@ def _context(files: TlsFiles, client_ca: bytes | None) -> ssl.SSLContext:
         return context
     context.verify_mode = ssl.CERT_REQUIRED
     try:
-        context.load_verify_locations(cadata=client_ca.decode("ascii", "replace"))
-    except (ssl.SSLError, ValueError) as error:
+        load_roots(context, client_ca)
+    except ValueError as error:
         raise ConfigError(
             f"tls_client_ca {files.client_ca} cannot be used: {error}; wanted PEM certificates"
         ) from error
     return context
-
-
-def _no_passphrase() -> str:
-    """Called for an encrypted key; otherwise OpenSSL would ask on the terminal."""
-    raise ValueError("the key has a passphrase, which a server cannot be asked for; remove it")
 
 
 def _bytes_of(name: str, path: Path) -> bytes:

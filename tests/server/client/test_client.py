@@ -268,6 +268,10 @@ def test_a_wrong_prompt_is_refused_before_anything_is_sent(prompt: Any, words: s
         ),
         (lambda c: c.generate("x", SamplingParams(), CallOptions(timeout_s=0)), "timeout_s is 0"),
         (lambda c: CallOptions(timeout_s="3"), r"timeout_s is '3', wanted seconds above 0"),
+        (
+            lambda c: Client("localhost:1", {"api_key": "k"}),
+            "security is a dict, wanted Cli",
+        ),
         (lambda c: Client(5), "target is 5, wanted host:port"),
     ],
 )

@@ -13,9 +13,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed448 import Ed448PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
+    NoEncryption,
     PrivateFormat,
     load_pem_private_key,
 )
@@ -150,6 +153,20 @@ def test_tls_is_hinted_at_by_a_call_without_it(files: Files) -> None:
                 client.generate("x")
 
 
+def test_a_call_to_what_speaks_otherwise_says_what_it_speaks(files: Files) -> None:
+    def answer(port: int, given: ClientSecurity) -> str:
+        with Client(f"localhost:{port}", given) as client, pytest.raises(CallError) as caught:
+            client.generate("x")
+        return str(caught.value)
+
+    trusting = security(files.authority)
+    with FakeServer(settings_of(http_port=0)) as plain:
+        assert "this speaks HTTP" in answer(plain.http_port, ClientSecurity())
+        assert "the server uses no TLS" in answer(plain.port, trusting)
+    with FakeServer(files.settings()) as server:
+        assert "this speaks HTTP" in answer(server.http_port, trusting)
+
+
 def test_a_server_of_another_authority_is_refused_by_clients(files: Files, tmp_path: Path) -> None:
     with FakeServer(files.settings()) as server:
         assert ask_both(server, security(Authority(tmp_path / "other"))) == REFUSED
@@ -246,6 +263,37 @@ def test_a_key_with_a_passphrase_is_refused_and_not_asked_for(files: Files) -> N
     )
     with pytest.raises(ConfigError, match="passphrase"):
         ServerTls(TlsFiles(files.cert, files.key))
+
+
+@pytest.mark.parametrize(
+    ("curve", "name"), [(Ed25519PrivateKey, "Ed25519"), (Ed448PrivateKey, "Ed448")]
+)
+def test_a_key_that_grpc_cannot_use_is_refused_at_start(
+    files: Files, curve: type[Ed25519PrivateKey] | type[Ed448PrivateKey], name: str
+) -> None:
+    files.key.write_bytes(
+        curve.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    )
+    with pytest.raises(ConfigError, match=rf"is an {name} key.*ECDSA"):
+        ServerTls(TlsFiles(files.cert, files.key))
+
+
+def test_roots_may_be_named_in_any_script_and_are_never_der(files: Files) -> None:
+    pem = files.client_ca.read_bytes()
+    files.client_ca.write_bytes("Főtanúsítvány\n".encode() + pem)
+    ServerTls(TlsFiles(files.cert, files.key, files.client_ca))
+    files.client_ca.write_bytes(ssl.PEM_cert_to_DER_cert(pem.decode()))
+    with pytest.raises(ConfigError, match=r"tls_client_ca .* wanted PEM certificates"):
+        ServerTls(TlsFiles(files.cert, files.key, files.client_ca))
+
+
+def test_files_that_a_client_cannot_use_are_refused_before_it_connects(files: Files) -> None:
+    pair, other = files.authority.sign("one"), files.authority.sign("two")
+    with pytest.raises(RequestError, match=r"tls_ca .*one\.key cannot be used.*wanted PEM"):
+        Client("localhost:1", ClientSecurity(tls_ca=pair.key))
+    mixed = ClientSecurity(tls_ca=files.authority.path, tls_cert=pair.cert, tls_key=other.key)
+    with pytest.raises(RequestError, match=r"(?i)tls_key .*two\.key cannot.*values.mismatch"):
+        Client("localhost:1", mixed)
 
 
 @pytest.mark.parametrize(

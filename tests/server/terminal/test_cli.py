@@ -62,6 +62,7 @@ def test_key_and_certificates_come_from_files_or_the_variable(
         monkeypatch.setenv("OMSERVE_API_KEY", "another")
         assert main(argv) == 1
         assert "UNAUTHENTICATED: " in (err := capsys.readouterr().err)
+        assert "--api-key-file or OMSERVE_API_KEY" in err
         assert "another" not in err
         assert main([*argv, "--api-key-file", str(tmp_path / "absent")]) == 2
         assert "cannot read the API key from" in capsys.readouterr().err
