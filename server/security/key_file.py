@@ -77,10 +77,11 @@ def read_key_file(path: Path) -> tuple[KeyEntry, ...]:
 
 
 def require_distinct(path: Path, entries: Iterable[KeyEntry]) -> tuple[KeyEntry, ...]:
-    """The entries, when no name or key is there twice and there are not too many.
+    """The entries, checked as a whole.
 
     Raises:
-        ConfigError: One is.
+        ConfigError: A name or key is there twice, a tenant has two weights, or there are too
+            many entries.
     """
     found = tuple(entries)
     if len(found) > MAX_KEYS:
@@ -93,7 +94,22 @@ def require_distinct(path: Path, entries: Iterable[KeyEntry]) -> tuple[KeyEntry,
                     f"api_keys: {path} has the {what} of {entry.caller.name!r} twice; remove one"
                 )
             seen.add(value)
+    _require_one_weight(path, found)
     return found
+
+
+def _require_one_weight(path: Path, entries: Iterable[KeyEntry]) -> None:
+    """A tenant has one share, whichever of its keys is used."""
+    first: dict[str, Caller] = {}
+    for caller in (entry.caller for entry in entries):
+        other = first.setdefault(caller.tenant, caller)
+        if other.tenant_weight != caller.tenant_weight:
+            raise ConfigError(
+                f"api_keys: {path}: tenant {caller.tenant!r} has tenant_weight "
+                f"{other.tenant_weight:g} by key {other.name!r} and {caller.tenant_weight:g} by "
+                f"{caller.name!r}; give all keys of a tenant the same in the "
+                f"file"
+            )
 
 
 def write_key_file(path: Path, entries: Iterable[KeyEntry]) -> None:

@@ -65,7 +65,11 @@ def _parser() -> argparse.ArgumentParser:
     add = commands.add_parser("add", help="make a key, print it once, store its hash")
     add.add_argument("name", help="of the key, for logs and messages")
     add.add_argument("--tenant", help="whose it is; several keys may share one; default: NAME")
-    add.add_argument("--tenant-weight", type=float, help="the tenant's share; default: 1")
+    add.add_argument(
+        "--tenant-weight",
+        type=float,
+        help="the tenant's share; default: 1, or that of its other keys",
+    )
     for flag, what in (
         ("--max-concurrent-requests", "requests at once; 0: for metrics alone"),
         ("--requests-per-minute", "requests that may begin in a minute"),
@@ -87,6 +91,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add(path: Path, entries: tuple[KeyEntry, ...], arguments: argparse.Namespace) -> None:
     fields = {k: v for k, v in vars(arguments).items() if v is not None}
+    tenant = fields.get("tenant", arguments.name)
+    for entry in entries:
+        if entry.caller.tenant == tenant:
+            fields.setdefault("tenant_weight", entry.caller.tenant_weight)
     caller = caller_from("keys add", fields)
     if any(entry.caller.name == caller.name for entry in entries):
         raise ConfigError(

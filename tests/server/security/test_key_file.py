@@ -56,6 +56,17 @@ def test_keys_are_listed_and_withdrawn(path: Path, capsys: pytest.CaptureFixture
     assert ApiKeys(path).authenticate([f"Bearer {bob}"]).name == "bob"
 
 
+def test_a_further_key_of_a_tenant_takes_its_weight(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(path, "add", "a", "--tenant", "red", "--tenant-weight", "3")
+    make(path, "add", "b", "--tenant", "red")
+    assert [entry.caller.tenant_weight for entry in read_key_file(path)] == [3, 3]
+    with pytest.raises(ConfigError, match="tenant 'red' has tenant_weight 3 by key 'a' and 1 by"):
+        make(path, "add", "c", "--tenant", "red", "--tenant-weight", "1")
+    assert len(read_key_file(path)) == 2
+
+
 def test_a_rewritten_file_keeps_its_mode_and_its_link(path: Path) -> None:
     make(path, "add", "alice")
     path.chmod(0o640)
@@ -118,6 +129,15 @@ def test_the_file_comes_from_the_servers_variable(
         ({"keys": [{"name": "a", "sha256": HASH, "tenant_weight": True}]}, "tenant_weight is True"),
         ({"keys": [{"name": "a", "sha256": HASH, "tokens_per_minute": 1.5}]}, "whole number"),
         ({"keys": [{"name": n, "sha256": HASH} for n in "ab"]}, "has the key of 'b' twice"),
+        (
+            {
+                "keys": [
+                    {"name": "a", "sha256": HASH, "tenant": "t"},
+                    {"name": "b", "sha256": "0" * 64, "tenant": "t", "tenant_weight": 2},
+                ]
+            },
+            "tenant 't' has tenant_weight 1 by key 'a' and 2 by 'b'",
+        ),
         (
             {"keys": [{"name": str(n), "sha256": f"{n:064x}"} for n in range(MAX_KEYS + 1)]},
             f"wanted at most {MAX_KEYS}",
