@@ -83,7 +83,7 @@ class Option:
             value = self.kind(text)
         except ValueError as error:
             wanted = _WANTED.get(self.kind, "text")
-            hint = ""
+            hint = "" if text else "; leave it out for the default"
             if text.startswith(("tcp://", "udp://")):
                 hint = (
                     "; Kubernetes sets this for a Service of that name: rename the Service, or "

@@ -176,7 +176,7 @@ class Settings:
         if self.http_port is None:
             self._refuse_gateway_settings()
         if self.log_level not in LEVELS:
-            raise ConfigError(f"log_level is {self.log_level!r}, wanted one of {LEVELS}")
+            raise ConfigError(f"log_level is {self.log_level!r}, wanted one of {', '.join(LEVELS)}")
         if self.otlp_endpoint is not None and not _ENDPOINT.fullmatch(self.otlp_endpoint):
             raise ConfigError(
                 f"otlp_endpoint is {self.otlp_endpoint!r}, wanted http://HOST:PORT, or https://"
@@ -266,8 +266,15 @@ def list_flags() -> tuple[tuple[str, str, str, str], ...]:
     return tuple(rows)
 
 
+# How argparse words --flag=value where there are --flag and --no-flag.
+_SWITCH_WITH_VALUE = re.compile(r"argument (--\S+)/(--no-\S+): ignored explicit argument")
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        if (switch := _SWITCH_WITH_VALUE.match(message)) is not None:
+            on, off = switch.groups()
+            message = f"{on} takes no value: give {on} alone, or {off}"
         raise ConfigError(f"{message}; om-serve --help lists all flags")
 
 

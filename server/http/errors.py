@@ -9,11 +9,13 @@ import logging
 import math
 import reprlib
 import secrets
+from typing import Any
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from omruntime.errors import (
     OmError,
@@ -106,17 +108,40 @@ def invalid_body_of(error: RequestValidationError) -> tuple[str, str | None]:
             "the body is not said to be JSON; send the header content-type: application/json",
             None,
         )
+    name = ".".join(place)
+    return f"{name or 'body'}{_complaint(first)}", place[0] if place else None
+
+
+def _complaint(error: dict[str, Any]) -> str:
+    """What follows a field's name."""
+    if error["type"] == "missing":
+        return " is missing; set it"
     # Not the whole of a list of a million.
-    given = reprlib.repr(first.get("input"))
-    message = f"{'.'.join(place) or 'body'}: {first['msg']}; got {given[:200]}"
-    return message, place[0] if place else None
+    given = reprlib.repr(error.get("input"))[:200]
+    if error["type"] == "extra_forbidden":
+        return f" is no field here; leave it out, or see /openapi.json for its name; got {given}"
+    return f": {error['msg']}; got {given}"
 
 
 async def answer_http_error(request: Request, error: Exception) -> JSONResponse:
     """Answer an unknown path or a wrong method."""
     assert isinstance(error, HTTPException)
-    message = f"{request.method} {request.url.path}: {error.detail}"
+    message = f"{request.method} {request.url.path}: {error.detail}{_way_out(request, error)}"
     return JSONResponse(error_body(error.status_code, message), error.status_code, error.headers)
+
+
+def _way_out(request: Request, error: HTTPException) -> str:
+    """The path or method that was probably meant."""
+    if error.status_code == 405:
+        return f"; wanted {(error.headers or {}).get('Allow', 'another method')}"
+    if error.status_code != 404:
+        return ""
+    asked = request.url.path
+    for meant in (f"/v1{asked}", asked.removeprefix("/v1")):
+        scope = {**request.scope, "path": meant}
+        if any(route.matches(scope)[0] is Match.FULL for route in request.app.routes):
+            return f"; wanted {meant}: mend the client's base URL"
+    return "; GET /openapi.json lists the routes"
 
 
 async def answer_unexpected(request: Request, error: Exception) -> JSONResponse:

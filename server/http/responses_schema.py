@@ -23,6 +23,7 @@ from pydantic import (
 from omruntime.errors import FieldError
 from server.http.schema import (
     HARMLESS,
+    INSTEAD,
     MAX_TURNS,
     NOT_BUILT_IN,
     CalledFunction,
@@ -39,6 +40,7 @@ from server.http.schema import (
     ToolCall,
     ToolName,
     log_once,
+    way_without,
 )
 from server.http.wishes import require_arguments, require_role
 
@@ -55,6 +57,15 @@ _NOT_BUILT_IN: dict[str, tuple[Any, ...]] = {
     "store": (None, False),
     "top_logprobs": (None, 0),
     "truncation": (None, "disabled"),
+}
+_INSTEAD = {
+    **INSTEAD,
+    "guided_json": "text.format",
+    "json_schema": "text.format",
+    "max_completion_tokens": "max_output_tokens",
+    "max_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "structured_outputs": "text.format",
 }
 _TEXT_PARTS = ("input_text", "output_text", "text")
 
@@ -147,7 +158,7 @@ def chat_body_of(body: ResponsesBody) -> ChatBody:
         else:
             is_harmless = name not in ChatBody.model_fields
         if not is_harmless:
-            raise FieldError(name, f"{name} is not built in here; leave it out")
+            raise FieldError(name, f"{name} is not built in here; {way_without(name, _INSTEAD)}")
         if name not in HARMLESS and name not in _NOT_BUILT_IN:
             log_once(name)
     messages = list(_messages(body))

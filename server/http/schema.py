@@ -8,6 +8,7 @@ by name; unknown ones, accepted and logged once, since clients send extras of th
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
@@ -113,9 +114,22 @@ NOT_BUILT_IN: dict[str, tuple[Any, ...]] = {
     "verbosity": (None, "medium"),
     "web_search_options": (None,),
 }
+# What does the same here.
+INSTEAD = {
+    "function_call": "tool_choice",
+    "functions": "tools",
+    "guided_json": "response_format",
+    "json_schema": "response_format",
+    "structured_outputs": "response_format",
+}
 # Names come from clients: beyond so many, further ones go unlogged rather than fill the memory.
 _MAX_LOGGED = 1000
 _logged: set[str] = set()
+
+
+def way_without(name: str, instead: Mapping[str, str]) -> str:
+    """What a client can do that sent a field which is not built in."""
+    return f"use {instead[name]}" if name in instead else "leave it out"
 
 
 class StreamOptions(BaseModel):
@@ -192,7 +206,7 @@ class GenerationBody(BaseModel):
     def _sort_out_extras(self) -> GenerationBody:
         for name, value in (self.model_extra or {}).items():
             if name in NOT_BUILT_IN and value not in NOT_BUILT_IN[name]:
-                raise FieldError(name, f"{name} is not built in; leave it out")
+                raise FieldError(name, f"{name} is not built in; {way_without(name, INSTEAD)}")
             if name not in HARMLESS and name not in NOT_BUILT_IN:
                 log_once(name)
         if self.prompt_logprobs is not None and self.stream:

@@ -83,7 +83,7 @@ def test_each_prompt_is_counted_once(server: Serving) -> None:
         ({"prompt": "a", "logprobs": -1}, "logprobs", "logprobs is -1"),
         ({"prompt": "a", "max_tokens": 0}, "max_tokens", "max_tokens is 0"),
         ({"prompt": [1, 9999]}, "prompt", "9999"),
-        ({}, "prompt", "required"),
+        ({}, "prompt", "is missing"),
     ],
 )
 def test_a_wrong_body_is_refused_by_name(
@@ -129,12 +129,46 @@ def test_tokens_there_and_back(server: Serving) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status"), [("GET", "/nowhere", 404), ("GET", "/v1/completions", 405)]
+    ("method", "path", "status", "wanted"),
+    [
+        ("GET", "/nowhere", 404, "/openapi.json lists"),
+        ("GET", "/v1/completions", 405, "wanted POST"),
+        ("POST", "/completions", 404, "wanted /v1/completions: mend the client's base URL"),
+        ("POST", "/v1/generate", 404, "wanted /generate: mend"),
+        ("POST", "/v1/v1/completions", 404, "wanted /v1/completions: mend"),
+    ],
 )
-def test_a_wrong_path_or_method(server: Serving, method: str, path: str, status: int) -> None:
+def test_a_wrong_path_or_method_is_told_the_right_one(
+    server: Serving, method: str, path: str, status: int, wanted: str
+) -> None:
     response = httpx.request(method, f"{server.url}{path}")
     assert response.status_code == status
-    assert path in response.json()["error"]["message"]
+    message = response.json()["error"]["message"]
+    assert path in message
+    assert wanted in message
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/v1/completions", {"max_tokens": 1}, "prompt is missing; set it"),
+        ("/v1/completions", None, "body is missing; set it"),
+        ("/generate", {"inputs": "a", "max_new_tokens": 2}, "max_new_tokens is no field here;"),
+        ("/v1/completions", {"prompt": "a", "guided_json": {}}, "; use response_format"),
+        ("/v1/completions", {"prompt": "a", "guided_regex": "x"}, "; leave it out"),
+        ("/v1/responses", {"input": "a", "max_tokens": 2}, "; use max_output_tokens"),
+        ("/v1/responses", {"input": "a", "guided_json": {}}, "; use text.format"),
+    ],
+)
+def test_a_wrong_field_is_told_what_to_do(
+    server: Serving, path: str, body: object, message: str
+) -> None:
+    content = b"" if body is None else json.dumps(body).encode()
+    reply = httpx.post(
+        f"{server.url}{path}", content=content, headers={"content-type": "application/json"}
+    )
+    error = reply.json()["error"]
+    assert message in (error if isinstance(error, str) else error["message"])
 
 
 def parts_of_a_character(request: Request) -> list[TokenDelta]:
