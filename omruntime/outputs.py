@@ -35,6 +35,7 @@ class TokenDelta:
             first token of the answer.
         finish_reason: Set on the last delta, which may carry no token.
         error: Why, when `finish_reason` is ERROR, or ABORT because of a timeout or deadline.
+        is_refusal: Whether the error lies in the request's own parameters.
         num_cached_tokens: Prompt tokens taken from the prefix cache.
         timings: On the last delta.
     """
@@ -46,6 +47,7 @@ class TokenDelta:
     num_cached_tokens: int = 0
     timings: RequestTimings | None = None
     prompt_logprobs: tuple[ScoredToken, ...] = ()
+    is_refusal: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,9 +86,14 @@ class ScoredToken:
 
 @dataclass(frozen=True, slots=True)
 class SamplingFailure:
-    """Why one row has no next token; its sequence ends with `FinishReason.ERROR`."""
+    """Why one row has no next token; its sequence ends with `FinishReason.ERROR`.
+
+    Attributes:
+        is_refusal: Whether the request's own parameters leave none, and will again.
+    """
 
     reason: str
+    is_refusal: bool = False
 
 
 RowResult = SampledToken | ScoredToken | SamplingFailure | None

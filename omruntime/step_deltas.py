@@ -41,39 +41,40 @@ class StepDeltas:
             by_sequence.setdefault(row.sequence, []).append(result)
         outputs: list[EngineOutput] = []
         for sequence, own in by_sequence.items():
-            delta, error = _news(own)
+            delta, failure = _news(own)
             self.num_generated_tokens += len(delta.token_ids)
             if delta.token_ids and sequence.first_token_at is None:
                 sequence.first_token_at = now
             if sequence.finish_reason is not None:
-                outputs.append((sequence.request_id, merge(delta, self._end(sequence, error))))
+                outputs.append((sequence.request_id, merge(delta, self._end(sequence, failure))))
             elif delta.token_ids or delta.prompt_logprobs:
                 outputs.append((sequence.request_id, delta))
         return outputs
 
     def last(self, sequence: Sequence, error: str = "") -> EngineOutput:
         """What ends a finished sequence, without tokens; once for each."""
-        return sequence.request_id, self._end(sequence, error)
+        return sequence.request_id, self._end(sequence, SamplingFailure(error))
 
-    def _end(self, sequence: Sequence, error: str) -> TokenDelta:
+    def _end(self, sequence: Sequence, failure: SamplingFailure) -> TokenDelta:
         reason = sequence.finish_reason
         assert reason is not None, f"{sequence.request_id} has not finished"
         self.num_finished[reason.value] += 1
         return TokenDelta(
             (),
             finish_reason=reason,
-            error=error,
+            error=failure.reason,
+            is_refusal=failure.is_refusal,
             num_cached_tokens=sequence.num_cached_tokens,
             timings=_timings(sequence, time.monotonic()),
         )
 
 
-def _news(results: Rows[RowResult]) -> tuple[TokenDelta, str]:
+def _news(results: Rows[RowResult]) -> tuple[TokenDelta, SamplingFailure]:
     """What the rows of one sequence brought, and why it failed; nothing counts after that."""
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
     scores: list[ScoredToken] = []
-    error = ""
+    failure = SamplingFailure("")
     for result in results:
         if isinstance(result, SampledToken):
             token_ids = (result.token_id,)
@@ -81,9 +82,9 @@ def _news(results: Rows[RowResult]) -> tuple[TokenDelta, str]:
         elif isinstance(result, ScoredToken):
             scores.append(result)
         elif isinstance(result, SamplingFailure):
-            error = result.reason
+            failure = result
             break
-    return TokenDelta(token_ids, logprobs, prompt_logprobs=tuple(scores)), error
+    return TokenDelta(token_ids, logprobs, prompt_logprobs=tuple(scores)), failure
 
 
 def _timings(sequence: Sequence, now: float) -> RequestTimings:

@@ -123,6 +123,7 @@ class AnswerText:
             finish_reason=FinishReason.STOP if self.stopped else delta.finish_reason,
             matched_stop=self._matched_stop(delta),
             error="" if self.stopped else delta.error,
+            is_refusal=delta.is_refusal,
             usage=Usage(self._num_prompt_tokens, self._num_output_tokens, delta.num_cached_tokens),
             timings=delta.timings,
             num_prompt_tokens=self._num_prompt_tokens,

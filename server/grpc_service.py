@@ -15,9 +15,9 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from omruntime.errors import DeviceError, OverloadedError, RequestError, UnknownModelError
-from omruntime.sequence import FinishReason
+from omruntime.errors import OverloadedError, RequestError, UnknownModelError
 from server.answers import final_deltas, join_deltas, slice_delta, terminated_deltas
+from server.cut_off import cut_off
 from server.event_writer import EventWriter, until_reader_leaves
 from server.grpc_messages import (
     GenerationMessage,
@@ -72,10 +72,8 @@ class GrpcInferenceService(inference_pb2_grpc.InferenceServiceServicer):
         async with self._deltas(request, context.time_remaining(), context) as (accepted, deltas):
             answers = join_deltas([delta async for delta in deltas])
         for answer in answers:
-            if answer.finish_reason is FinishReason.ERROR:
-                raise DeviceError(f"answer {answer.index} failed: {answer.error}")
-            if answer.finish_reason is FinishReason.ABORT and answer.error:
-                raise OverloadedError(f"answer {answer.index} was ended: {answer.error}")
+            if failure := cut_off(answer):
+                raise failure
         response = pb.GenerateResponse(
             request_id=accepted.request_id,
             model=self._model,

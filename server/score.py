@@ -12,15 +12,14 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from omruntime.errors import (
-    DeviceError,
     OmError,
-    OverloadedError,
     RequestError,
     ShuttingDownError,
 )
 from omruntime.sampling_params import MAX_LOGPROBS, SamplingParams
 from omruntime.sequence import FinishReason
 from server.answers import join_deltas
+from server.cut_off import cut_off
 from server.logs import request_id_var
 from server.seams import TextGeneratorLike
 from server.text import ContinuationScore, OutputOptions, TextDelta, TextRequest
@@ -108,10 +107,8 @@ async def _score_part(stream: Stream, part: TextRequest) -> ContinuationScore:
 
 def _require_end(request_id: str, answer: TextDelta) -> None:
     """Check that a part was scored to its end."""
-    if answer.finish_reason is FinishReason.ERROR:
-        raise DeviceError(f"{request_id} failed: {answer.error}")
-    if answer.finish_reason is FinishReason.ABORT and answer.error:
-        raise OverloadedError(f"{request_id} was ended: {answer.error}; retry later")
+    if failure := cut_off(answer):
+        raise failure
     if answer.finish_reason is FinishReason.ABORT:
         raise ShuttingDownError(f"{request_id} was aborted; send the request again")
 

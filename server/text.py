@@ -143,6 +143,7 @@ class TextDelta:
         finish_reason: On the last delta of this index, with `usage` and `timings`.
         matched_stop: The stop string or stop token id that ended the answer, if one did.
         error: Why, when `finish_reason` is ERROR.
+        is_refusal: Whether the error lies in the request's own parameters.
         prompt_logprobs: Of the prompt's next tokens when asked for, before the first token of the
             answer; of several answers with index 0 alone.
         num_prompt_tokens: Of the request, on every delta, so that a reader that leaves early
@@ -160,6 +161,7 @@ class TextDelta:
     timings: RequestTimings | None = None
     num_prompt_tokens: int = 0
     prompt_logprobs: tuple[PromptToken, ...] = ()
+    is_refusal: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,12 +199,13 @@ class Sampler:
         try:
             token_id = self._choose(row, best_id, sequence)
         except RequestError as error:  # of its constraint
-            return SamplingFailure(str(error))
+            return SamplingFailure(str(error), is_refusal=True)
         if token_id is None:
             return SamplingFailure(
                 "the sampling parameters leave no token with a finite score; check "
                 "constraint, allowed_token_ids, banned_token_ids, min_new_tokens and "
-                "repetition_penalty"
+                "repetition_penalty",
+                is_refusal=True,
             )
         if sequence.params.logprobs is None:
             return SampledToken(token_id)

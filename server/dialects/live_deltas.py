@@ -7,9 +7,8 @@ from contextlib import aclosing
 
 import grpc.aio
 
-from omruntime.errors import DeviceError, OverloadedError
-from omruntime.sequence import FinishReason
 from server.answers import terminated_deltas
+from server.cut_off import cut_off
 from server.grpc_service import with_deadline
 from server.lifecycle import Lifecycle
 from server.logs import request_id_var
@@ -30,8 +29,6 @@ async def live_deltas(
     with lifecycle.running():
         async with aclosing(terminated_deltas(generator, request, lifecycle)) as deltas:
             async for delta in deltas:
-                if delta.finish_reason is FinishReason.ERROR:
-                    raise DeviceError(f"answer {delta.index} failed: {delta.error}")
-                if delta.finish_reason is FinishReason.ABORT and delta.error:
-                    raise OverloadedError(f"answer {delta.index} was ended: {delta.error}")
+                if failure := cut_off(delta):
+                    raise failure
                 yield delta

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 
-from omruntime.errors import DeviceError, OmError, OverloadedError, ShuttingDownError
+from omruntime.errors import OmError, ShuttingDownError
 from omruntime.sequence import FinishReason
+from server.cut_off import cut_off
 from server.text import PromptToken, TextDelta, Usage
 
 Top = tuple[tuple[int, float], ...]
@@ -32,11 +33,7 @@ def finish_reason_of(delta: TextDelta) -> str | None:
 
 def failure_of(delta: TextDelta) -> OmError:
     """The error of an answer that was cut off."""
-    if delta.finish_reason is FinishReason.ERROR:
-        return DeviceError(f"answer {delta.index} failed: {delta.error}")
-    if delta.error:
-        return OverloadedError(f"answer {delta.index} was ended: {delta.error}; send it later")
-    return ShuttingDownError(
+    return cut_off(delta) or ShuttingDownError(
         f"answer {delta.index} was aborted by the server; send the request again"
     )
 

@@ -157,6 +157,7 @@ def test_nothing_left_ends_that_answer_with_an_error(spelling_bundle: Path) -> N
     engine.close()
     assert answers["r"].finish_reason is FinishReason.ERROR
     assert "constraint, allowed_token_ids" in answers["r"].error
+    assert answers["r"].is_refusal
     assert answers["free"].finish_reason is FinishReason.LENGTH
 
 

@@ -1,5 +1,7 @@
 """AnswerText: stop strings, end tokens, held-back text and counts of one answer."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -127,6 +129,12 @@ def test_an_error_after_tokens_keeps_their_text() -> None:
     assert text_of(deltas) == "the"
     assert deltas[-1].finish_reason is FinishReason.ERROR
     assert deltas[-1].error == "the device is gone"
+
+
+def test_whose_fault_an_error_is_goes_along() -> None:
+    for is_refusal in (False, True):
+        failed = replace(last(FinishReason.ERROR, error="no token"), is_refusal=is_refusal)
+        assert run(SamplingParams(), [failed])[-1].is_refusal is is_refusal
 
 
 def test_logprobs_are_cut_with_their_tokens() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import grpc
 import grpc.aio
@@ -202,6 +203,16 @@ def test_a_unary_request_that_fails_after_acceptance_is_internal(
     code, details = refusal(lambda: stub.Generate(pb.GenerateRequest(prompt=TEXT)))
     assert code is grpc.StatusCode.INTERNAL
     assert "the logits hold NaN" in details
+
+
+def test_parameters_that_leave_no_token_are_the_callers_error(
+    server: FakeServer, stub: Stub
+) -> None:
+    failed = end(reason=FinishReason.ERROR, error="the sampling parameters leave no token")
+    server.generator.script = [TextDelta(0, "a", (1,)), replace(failed, is_refusal=True)]
+    code, details = refusal(lambda: stub.Generate(pb.GenerateRequest(prompt=TEXT)))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "leave no token" in details
 
 
 def test_a_stream_that_ends_without_a_reason_still_gets_its_terminal_event(
