@@ -37,24 +37,35 @@ def main() -> int:
     """Run everything and print the report."""
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds (default 3)")
+    parser.add_argument(
+        "--device",
+        default="cpu",
+        choices=["cpu", "native"],
+        help="what runs the steps; where their time goes is shown for cpu (default cpu)",
+    )
     arguments = parser.parse_args()
     FOLDER.mkdir(parents=True, exist_ok=True)
     checkpoint, bundle = fetch_weights(SMOLLM2), FOLDER / "smollm2"
     ensure_bundle(checkpoint, bundle, ("--name", "SmolLM2-135M-Instruct"))
-    works = asyncio.run(_compare(checkpoint, bundle, arguments.rounds))
+    works = asyncio.run(_compare(checkpoint, bundle, arguments.rounds, arguments.device))
+    if arguments.device != "cpu":
+        return 0
     _print_layers(bundle, works, arguments.rounds)
     _print_time_split(bundle, works)
     return 0
 
 
-async def _compare(checkpoint: Path, bundle: Path, rounds: int) -> list[Workload]:
+async def _compare(checkpoint: Path, bundle: Path, rounds: int, device: str) -> list[Workload]:
     """Output tokens per second over gRPC and with HF, interleaved; prints the ratios."""
     num_threads = len(os.sched_getaffinity(0))
-    _say(f"SmolLM2-135M-Instruct, float32, {num_threads} threads, {NUM_NEW_TOKENS} new tokens")
+    _say(
+        f"SmolLM2-135M-Instruct, float32 on {device}, {num_threads} threads, "
+        f"{NUM_NEW_TOKENS} new tokens"
+    )
     peer = HfPeer(checkpoint, num_threads)
     works = []
     async with (
-        running_server(bundle, FOLDER / "bench-server.log") as target,
+        running_server(bundle, FOLDER / "bench-server.log", "--device", device) as target,
         AsyncClient(target) as client,
     ):
         _say("\noutput tokens/s     omserve (gRPC)   HF generate   ratio   (median; each round)")

@@ -22,7 +22,7 @@ _POLL_S = 0.05
 
 
 @asynccontextmanager
-async def running_server(bundle: Path, log: Path) -> AsyncIterator[str]:
+async def running_server(bundle: Path, log: Path, *flags: str) -> AsyncIterator[str]:
     """Serve a bundle on a free loopback port inside of the `with`; yields the target.
 
     Raises:
@@ -30,7 +30,7 @@ async def running_server(bundle: Path, log: Path) -> AsyncIterator[str]:
     """
     with tempfile.TemporaryDirectory() as folder, log.open("w") as output:
         port_file = Path(folder) / "port"
-        options = ["--grpc-port", "0", "--port-file", str(port_file)]
+        options = ["--grpc-port", "0", "--port-file", str(port_file), *flags]
         # A session of its own: Ctrl-C reaches this process, which then stops the server.
         server = subprocess.Popen(
             [*tool_command("server.cli"), str(bundle), *options],

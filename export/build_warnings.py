@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from transformers import PreTrainedTokenizerFast
+from transformers import PretrainedConfig, PreTrainedTokenizerFast
 
 from export.architectures import position_limit
 from export.checkpoint import Checkpoint
@@ -29,12 +29,7 @@ def checkpoint_warnings(
             f"the end tokens are taken from {facts.eos_source}, as the checkpoint's configuration "
             f"names none; check that answers end where they should"
         )
-    limit = position_limit(checkpoint.config)
-    if facts.max_model_len > limit:
-        yield (
-            f"max_model_len is {facts.max_model_len}, but the model was made for {limit} "
-            f"positions; answers may lose their sense beyond those"
-        )
+    yield from length_warnings(checkpoint.config, facts.max_model_len)
     if not named_templates(tokenizer):
         yield "the checkpoint has no chat template; chat requests will be refused"
     beyond = tokens_beyond(tokenizer, facts.vocab_size)
@@ -45,6 +40,16 @@ def checkpoint_warnings(
         )
     if checkpoint.files.ignored:
         yield f"ignored weight files: {', '.join(checkpoint.files.ignored)}"
+
+
+def length_warnings(config: PretrainedConfig, max_model_len: int) -> Iterator[str]:
+    """Sequences longer than the model was made for."""
+    limit = position_limit(config)
+    if max_model_len > limit:
+        yield (
+            f"max_model_len is {max_model_len}, but the model was made for {limit} positions; "
+            f"answers may lose their sense beyond those"
+        )
 
 
 def bucket_warnings(table: BucketTable, max_num_seqs: int, max_model_len: int) -> Iterator[str]:

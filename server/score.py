@@ -5,19 +5,18 @@ Owns where a prompt ends and its continuation begins, and the sums. Logprobs are
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from omruntime.errors import (
-    OmError,
     RequestError,
     ShuttingDownError,
 )
 from omruntime.sampling_params import MAX_LOGPROBS, SamplingParams
 from omruntime.sequence import FinishReason
+from server.all_or_error import all_or_error
 from server.answers import join_deltas
 from server.cut_off import cut_off
 from server.logs import request_id_var
@@ -82,12 +81,7 @@ async def score(
         OmError: As `TextGenerator.stream`; and when a part did not come to its end.
     """
     parts = await _parts(generator, request)
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_score_part(stream, part)) for part in parts]
-    except* OmError as errors:
-        raise errors.exceptions[0] from None
-    return tuple(task.result() for task in tasks)
+    return tuple(await all_or_error(_score_part(stream, part) for part in parts))
 
 
 async def _score_part(stream: Stream, part: TextRequest) -> ContinuationScore:

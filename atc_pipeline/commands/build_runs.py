@@ -26,6 +26,7 @@ from atc_pipeline.build import (
 from atc_pipeline.building_folder import BuildingFolder, building_folder
 from atc_pipeline.bundle_inspect import summarise
 from atc_pipeline.commands.build_ascend import compile_in_place, emit_in_place
+from atc_pipeline.commands.printed_warnings import print_warnings
 from atc_pipeline.emit import EMITTED, SCRIPT_NAME, require_nothing_compiled
 from atc_pipeline.exit_codes import run_reported
 from atc_pipeline.from_compiled import bundle_from_compiled, compiled_bytes, require_compiled
@@ -128,7 +129,7 @@ def bundle_compiled(source: Path, output: Path, is_strict: bool, keeps_onnx: boo
 def _fill(building: BuildingFolder, request: BuildRequest, export: Exporter) -> int:
     with StageProgress(sys.stderr) as progress:
         manifest, warnings = fill_bundle(building, request.record, export, progress)
-    _print_warnings(warnings)
+    print_warnings(warnings)
     print(f"{request.output}: {summarise(manifest)}")
     return 0
 
@@ -142,12 +143,7 @@ def _draft_in_child(building: BuildingFolder, request: BuildRequest, drafting: D
     return run_in_child(lambda: run_reported(fill, drafting.show_traceback))
 
 
-def _print_warnings(warnings: tuple[str, ...]) -> None:
-    for warning in warnings:
-        print(f"warning: {warning}", file=sys.stderr)
-
-
 def _print_bundle(output: Path, assembled: Assembled) -> None:
-    _print_warnings(assembled.warnings)
+    print_warnings(assembled.warnings)
     print(f"{output}: {summarise(assembled.manifest)}")
     print(assembled.weights.describe())

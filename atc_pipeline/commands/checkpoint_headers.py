@@ -53,7 +53,11 @@ class HeadersWanted:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointHeaders:
-    """What the exporter says; limits that were not given have its defaults."""
+    """What the exporter says; limits that were not given have its defaults.
+
+    Attributes:
+        warnings: What a build would say of these limits.
+    """
 
     target: str
     sizes: ModelSizes
@@ -61,6 +65,7 @@ class CheckpointHeaders:
     max_model_len: int
     max_num_seqs: int
     count_tokens: CountTokens
+    warnings: tuple[str, ...]
 
     def default_buckets(self) -> tuple[Bucket, ...]:
         """The grid of a build without a plan."""
@@ -80,6 +85,7 @@ def open_headers(wanted: HeadersWanted) -> Iterator[CheckpointHeaders]:
             out of range, or the export libraries are missing.
     """
     try:
+        from export.build_warnings import length_warnings
         from export.checkpoint import load_tokenizer, open_checkpoint
         from export.checkpoint_files import find_checkpoint
         from export.facts import max_model_len
@@ -99,13 +105,15 @@ def open_headers(wanted: HeadersWanted) -> Iterator[CheckpointHeaders]:
     files = find_checkpoint(wanted.checkpoint)
     weights = files.folder / files.weights[0] if files.gguf else files.folder
     with open_checkpoint(files, spec) as checkpoint:
+        longest = max_model_len(checkpoint.config, spec)
         yield CheckpointHeaders(
             target=wanted.target,
             sizes=model_sizes(checkpoint.config, count_parameters(weights)),
             block_size=spec.tokens_per_block,
-            max_model_len=max_model_len(checkpoint.config, spec),
+            max_model_len=longest,
             max_num_seqs=spec.max_num_seqs,
             count_tokens=_token_counter(lambda: load_tokenizer(checkpoint), wanted.chars_per_token),
+            warnings=tuple(length_warnings(checkpoint.config, longest)),
         )
 
 

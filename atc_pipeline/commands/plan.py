@@ -16,6 +16,7 @@ from atc_pipeline.commands.checkpoint_headers import (
     HeadersWanted,
     open_headers,
 )
+from atc_pipeline.commands.printed_warnings import print_warnings
 from atc_pipeline.plan.budget import DEFAULT_RESERVE_SHARE
 from atc_pipeline.plan.build_time import DEFAULT_NODE_S
 from atc_pipeline.plan.lengths import read_lengths
@@ -97,6 +98,7 @@ def _plan(options: argparse.Namespace) -> int:
         request = _request(options, soc, memory_bytes, source)
         default = source.default_buckets()
         plan = make_plan(source.sizes, lengths, default, request)
+        print_warnings(source.warnings)
     _write(options, plan)
     sys.stdout.write(plan_json(plan) if options.json else plan_text(plan))
     if options.output is not None and not options.json:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from omruntime.errors import OmError
+from server.all_or_error import all_or_error
 from server.answers import join_deltas
 from server.field_names import named_as
 from server.http.answers import (
@@ -112,12 +112,7 @@ class _Call:
 
     async def _all_answers(self) -> list[tuple[TextDelta, ...]]:
         """Of every prompt; the first refusal ends the others, since nobody will read them."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._answers(r)) for r in self._requests]
-        except* OmError as errors:
-            raise errors.exceptions[0] from None
-        return [task.result() for task in tasks]
+        return await all_or_error(self._answers(request) for request in self._requests)
 
     async def _answers(self, request: TextRequest) -> tuple[TextDelta, ...]:
         async with self._gateway.deltas(request) as deltas:

@@ -59,6 +59,17 @@ def test_a_plan_of_a_folder(
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
+def test_longer_than_the_model_was_made_for_is_warned_of(
+    checkpoint: Path, lengths: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(checkpoint, lengths, "--max-model-len", "512") == 0
+    assert (
+        "warning: max_model_len is 512, but the model was made for 256" in capsys.readouterr().err
+    )
+    assert run(checkpoint, lengths, "--max-model-len", "256") == 0
+    assert "warning" not in capsys.readouterr().err
+
+
 def test_the_sizes_come_from_headers(
     checkpoint: Path, lengths: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
