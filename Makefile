@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 # Of ten thousand modules that come along a few hundred are used: Python compiles those itself, and
 # compiling them all would be half of the install.
 INSTALL := $(BIN)/python -m pip install --quiet --no-compile
+# Empty is unset: compiled once at first use, and not anew by each of a hundred processes.
+export PYTHONDONTWRITEBYTECODE :=
 TORCH := torch==2.13.0
 
 .PHONY: demo test native lint bench fuzz-om fuzz-grpc fuzz-http soak proto clean
