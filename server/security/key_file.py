@@ -25,6 +25,7 @@ from typing import Any
 from omruntime.errors import ConfigError
 from omruntime.scheduling.turn import MAX_TENANT_WEIGHT, MIN_TENANT_WEIGHT
 from server.security.callers import Caller
+from server.security.regular_file import read_regular
 
 # Every request is compared with every key, so that its time tells nothing: 0.3 ms at most.
 MAX_KEYS = 1000
@@ -33,6 +34,8 @@ KEY_PREFIX = "omserve-"
 
 _NAME = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
 _HASH = re.compile(r"[0-9a-f]{64}")
+# Counts are floats where they meet a rate, and those are exact up to here.
+MAX_LIMIT = 2**53
 _LIMITS = ("max_concurrent_requests", "requests_per_minute", "tokens_per_minute")
 _FIELDS = ("name", "sha256", "tenant", "tenant_weight", *_LIMITS, "operator")
 
@@ -62,7 +65,7 @@ def read_key_file(path: Path) -> tuple[KeyEntry, ...]:
         ConfigError: It cannot be read, or something in it is wrong.
     """
     try:
-        data = json.loads(path.read_bytes())
+        data = json.loads(read_regular(path))
     except OSError as error:
         raise ConfigError(
             f"api_keys: cannot read {path}: {error.strerror or error}; `om-serve keys add NAME` "
@@ -172,8 +175,10 @@ def _require_limit(where: str, field: str, value: object) -> None:
     least = 0 if field == "max_concurrent_requests" else 1
     if value is None:
         return
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ConfigError(f"{where}: {field} is {value!r}, wanted a whole number from {least} up")
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_LIMIT:
+        raise ConfigError(
+            f"{where}: {field} is {value!r}, wanted a whole number from {least} to {MAX_LIMIT}"
+        )
 
 
 def _entry(path: Path, number: int, item: object) -> KeyEntry:

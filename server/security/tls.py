@@ -15,6 +15,7 @@ import grpc
 
 from omruntime.errors import ConfigError
 from server.pem import edwards_curve_of, load_pair, load_roots
+from server.security.regular_file import read_regular
 from server.security.reloaded import Reloaded
 from server.settings import Settings
 
@@ -144,6 +145,6 @@ def _context(files: TlsFiles, client_ca: bytes | None) -> ssl.SSLContext:
 
 def _bytes_of(name: str, path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_regular(path)
     except OSError as error:
         raise ConfigError(f"{name}: cannot read {path}: {error.strerror or error}") from error
