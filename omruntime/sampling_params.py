@@ -116,7 +116,13 @@ class SamplingParams:
         """
         self._require_types()
         self._require_answer()
-        _require_range("min_new_tokens", self.min_new_tokens, 0, self.max_new_tokens)
+        _require_range("min_new_tokens", self.min_new_tokens, 0, None)
+        if self.max_new_tokens is not None and self.min_new_tokens > self.max_new_tokens:
+            raise FieldError(
+                "min_new_tokens",
+                f"min_new_tokens is {self.min_new_tokens} and max_new_tokens "
+                f"{self.max_new_tokens}; lower min_new_tokens or raise max_new_tokens",
+            )
         _require_range("temperature", self.temperature, 0.0, None)
         _require_range("top_k", self.top_k, -1, None)
         _require_range("top_p", self.top_p, 0.0, 1.0)

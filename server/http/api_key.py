@@ -20,6 +20,8 @@ from server.security.callers import caller_var
 logger = logging.getLogger(__name__)
 
 OPEN_PATHS = ("/health", "/ready")
+# The way to the page; POST is a route that generates.
+_OPEN_TO_GET = "/"
 
 
 class ApiKeyGate:
@@ -32,7 +34,7 @@ class ApiKeyGate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
         caller = None
-        if scope["type"] != "http" or scope["path"] not in (*OPEN_PATHS, *PAGE_PATHS):
+        if not _is_open(scope):
             try:
                 caller = self._keys.authenticate(_values(scope))
             except UnauthenticatedError as error:
@@ -47,6 +49,15 @@ class ApiKeyGate:
     ) -> None:
         logger.info("HTTP request refused status=401 peer=%s", scope.get("client"))
         await response_to(error)(scope, receive, send)
+
+
+def _is_open(scope: Scope) -> bool:
+    if scope["type"] != "http":
+        return False
+    path = scope["path"]
+    if path == _OPEN_TO_GET:
+        return bool(scope["method"] == "GET")
+    return path in (*OPEN_PATHS, *PAGE_PATHS)
 
 
 def _values(scope: Scope) -> list[str]:

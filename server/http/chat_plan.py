@@ -12,7 +12,7 @@ from server.http.gateway import Gateway
 from server.http.reasoning import Beginning
 from server.http.schema import ChatBody
 from server.http.think_splitter import CLOSE, OPEN, ThinkSplitter
-from server.http.tools import plan_tools, with_tools_told
+from server.http.tools import plan_tools, with_calls_told, with_tools_told
 from server.http.wishes import messages_of, params_of_chat
 from server.text import TextRequest
 
@@ -34,6 +34,7 @@ async def plan_chat(
         arguments = {**(arguments or {}), "tools": tools.template_tools}
     elif tools is not None:
         messages = with_tools_told(messages, body.tools or [])
+    messages = await with_calls_told(messages, arguments, gateway)
     request = TextRequest(
         request_id=request_id,
         params=params,

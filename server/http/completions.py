@@ -25,6 +25,7 @@ from server.http.gateway import Gateway, request_id_of, unless_gone
 from server.http.json_route import JsonRoute
 from server.http.schema import CompletionBody
 from server.http.wishes import params_of_completion, prompts_of
+from server.security.callers import require_possible
 from server.text import PromptToken, TextDelta, TextRequest, Usage
 
 
@@ -62,6 +63,7 @@ class _Call:
         self._body = body
         self._params = params_of_completion(body)
         self._prompts = prompts_of(body)
+        require_possible(len(self._prompts), "prompt")
         self._requests = [
             TextRequest(
                 request_id=call_id if len(self._prompts) == 1 else f"{call_id}-{number}",

@@ -54,7 +54,6 @@ _NOT_BUILT_IN: dict[str, tuple[Any, ...]] = {
     "previous_response_id": (None,),
     "prompt": (None,),
     "reasoning": (None, {}, {"effort": None, "summary": None}),
-    "store": (None, False),
     "top_logprobs": (None, 0),
     "truncation": (None, "disabled"),
 }

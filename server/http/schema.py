@@ -73,8 +73,6 @@ HARMLESS = frozenset(
         "parallel_tool_calls",
         "prompt_cache_key",
         "safety_identifier",
-        "service_tier",
-        "store",
         "user",
     }
 )
@@ -105,6 +103,8 @@ NOT_BUILT_IN: dict[str, tuple[Any, ...]] = {
     "prediction": (None,),
     "reasoning_effort": (None,),
     "regex": (None,),
+    "service_tier": (None, "auto", "default"),
+    "store": (None, False),
     "structured_outputs": (None,),
     "suffix": (None, ""),
     "tool_choice": (None, "none"),

@@ -8,7 +8,7 @@ validate; then the template need not know tools, and they are told in a system m
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,8 @@ from server.http.schema import ChatBody, NamedTool, Tool
 from server.text import ChatMessage
 
 _PROBE = "omserve_probe"
+# As long as the one template that looks at it wants: Mistral's.
+_PROBE_ID = "omserve00"
 _PARSERS: dict[str, Callable[[frozenset[str]], CallParser]] = {
     "hermes": HermesCalls,
     "llama3": JsonCalls,
@@ -94,6 +96,40 @@ def with_tools_told(
     if messages[0].role == "system":
         return (ChatMessage("system", f"{messages[0].content}\n\n{told}"), *messages[1:])
     return (ChatMessage("system", told), *messages)
+
+
+async def with_calls_told(
+    messages: tuple[ChatMessage, ...], arguments: Mapping[str, Any] | None, gateway: Gateway
+) -> tuple[ChatMessage, ...]:
+    """The conversation for a template that leaves earlier calls out: they stand in their turns.
+
+    As JSON, which is how a model writes a call that it must make.
+    """
+    if not any(_calls_of(m) for m in messages) or await _shows_calls(arguments, gateway):
+        return messages
+    return tuple(_told(message) if _calls_of(message) else message for message in messages)
+
+
+def _calls_of(message: ChatMessage) -> list[dict[str, Any]]:
+    return (message.extras or {}).get("tool_calls") or []
+
+
+def _told(message: ChatMessage) -> ChatMessage:
+    calls = json.dumps([call["function"] for call in _calls_of(message)], ensure_ascii=False)
+    content = f"{message.content}\n{calls}" if message.content else calls
+    return ChatMessage(message.role, content, message.extras)
+
+
+async def _shows_calls(arguments: Mapping[str, Any] | None, gateway: Gateway) -> bool:
+    function = {"name": _PROBE, "arguments": {_PROBE: _PROBE}}
+    call = {"id": _PROBE_ID, "type": "function", "function": function}
+    messages = (ChatMessage("user", "x"), ChatMessage("assistant", "", {"tool_calls": [call]}))
+    try:
+        text = await gateway.lifecycle.require_loaded().render_chat(messages, arguments)
+    except RequestError:
+        # The template is particular about calls, so it reads them.
+        return True
+    return _PROBE in text
 
 
 async def _syntax(gateway: Gateway) -> tuple[bool, str | None]:

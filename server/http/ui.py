@@ -11,7 +11,7 @@ from contextlib import aclosing
 from importlib import resources
 
 from fastapi import APIRouter
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import RedirectResponse, Response, StreamingResponse
 
 from server.control.load_watch import DEFAULT_INTERVAL_S, LoadWatch
 from server.control.messages import snapshot_json
@@ -39,6 +39,12 @@ def ui_routes(watch: LoadWatch) -> APIRouter:
     """The page, its files and its events."""
     router = APIRouter(tags=["operations"], include_in_schema=False)
     router.add_api_route(PAGE_PATH, _file("index.html"), methods=["GET"])
+
+    @router.get("/")
+    async def begin() -> Response:
+        """Where people with a browser begin; relative, since a proxy may put a path before it."""
+        return RedirectResponse(PAGE_PATH.removeprefix("/"))
+
     for name in _FILES:
         router.add_api_route(f"{PAGE_PATH}/{name}", _file(name), methods=["GET"])
 

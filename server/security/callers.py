@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from omruntime.errors import ForbiddenError
+from omruntime.errors import FieldError, ForbiddenError
 from server.text import TextRequest
 
 
@@ -60,6 +60,31 @@ def renew_caller() -> Caller | None:
     if authenticate is not None:
         caller_var.set(authenticate())
     return caller_var.get()
+
+
+def require_possible(num_requests: int, field: str) -> None:
+    """Check that the key's limits can ever let so many requests of one call run together.
+
+    Otherwise a caller would be told to wait, again and again.
+
+    Args:
+        field: Which holds them, for the message.
+
+    Raises:
+        FieldError: They cannot.
+    """
+    caller = caller_var.get()
+    if caller is None:
+        return
+    for name in ("max_concurrent_requests", "requests_per_minute"):
+        most = getattr(caller, name)
+        # 0 allows no request at all, which is said of each.
+        if most and num_requests > most:
+            raise FieldError(
+                field,
+                f"{field} is {num_requests} requests, but {name} of the API key {caller.name!r} "
+                f"is {most}; send fewer at once",
+            )
 
 
 def as_callers(request: TextRequest) -> TextRequest:

@@ -157,6 +157,13 @@ def test_a_stream_can_pass_proxies(server: Serving) -> None:
         ({"messages": HELLO, "stream_options": {}}, "stream_options", "set stream"),
         ({"messages": HELLO, "functions": [{"name": "f"}]}, "functions", "not built in"),
         ({"messages": HELLO, "audio": {}}, "audio", "not built in"),
+        ({"messages": HELLO, "store": True}, "store", "not built in"),
+        ({"messages": HELLO, "service_tier": "flex"}, "service_tier", "not built in"),
+        (
+            {"messages": HELLO, "min_tokens": 9, "max_tokens": 5},
+            "min_tokens",
+            "min_tokens is 9 and max_tokens 5; lower min_tokens or raise max_tokens",
+        ),
         ({"messages": HELLO, "modalities": ["audio"]}, "modalities", "not built in"),
         ({"messages": HELLO, "prediction": {}}, "prediction", "not built in"),
         ({"messages": HELLO, "chat_template": "x"}, "chat_template", "not built in"),

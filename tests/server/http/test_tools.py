@@ -220,6 +220,26 @@ def test_calls_in_the_history(arguments: Any) -> None:
     assert prompt.endswith(f"user:xassistant:{wanted}tool:42")
 
 
+def test_calls_that_the_template_leaves_out_are_told_in_their_turn() -> None:
+    """Otherwise a model would read results of calls that it never made."""
+    calls = [
+        {"id": f"c{i}", "type": "function", "function": {"name": name, "arguments": "{}"}}
+        for i, name in enumerate("fg")
+    ]
+    history = [
+        *ASK,
+        {"role": "assistant", "content": None, "tool_calls": calls[:1]},
+        {"role": "tool", "tool_call_id": "c0", "content": "42"},
+        {"role": "assistant", "content": "Now g.", "tool_calls": calls[1:]},
+    ]
+    with saying("ok", CHAT_TEMPLATE) as server:
+        assert ask(server, False, messages=history, tools=None)[0] == "ok"
+        prompt = TOKENIZER.decode(server.engine.submitted[-1].prompt_token_ids, False)
+    first, second = (f"[{call(name, '{}')}]" for name in "fg")
+    assert first in prompt
+    assert f"Now g.\n{second}" in prompt
+
+
 @pytest.mark.parametrize(
     ("template", "wishes", "words"),
     [

@@ -290,6 +290,26 @@ def test_tokenizing_counts_as_a_request_of_the_key(tmp_path: Path) -> None:
             assert reply.status_code == 429
 
 
+@pytest.mark.parametrize("limit", ["max_concurrent_requests", "requests_per_minute"])
+def test_prompts_that_never_fit_a_limit_are_not_told_to_wait(tmp_path: Path, limit: str) -> None:
+    path = tmp_path / "keys.json"
+    add_key(path, ALICE, "alice", **{limit: 2})
+    with FakeServer(settings_of(http_port=0, api_keys=path)) as server:
+        refused = post(server, bearer(ALICE), prompt=["x", "y", "z"])
+        assert refused.status_code == 400
+        error = refused.json()["error"]
+        assert error["param"] == "prompt"
+        assert f"3 requests, but {limit} of the API key 'alice' is 2" in error["message"]
+        assert post(server, bearer(ALICE), prompt=["x", "y"]).status_code == 200
+
+
+def test_the_way_to_the_page_is_open_and_generating_there_is_not(server: FakeServer) -> None:
+    found = httpx.get(f"{server.url}/", trust_env=False, follow_redirects=True)
+    assert (found.status_code, str(found.url)) == (200, f"{server.url}/ui")
+    refused = httpx.post(f"{server.url}/", json={"inputs": "x"}, trust_env=False)
+    assert refused.status_code == 401
+
+
 async def _in_thread(done: list[Any], stream: Any) -> Any:
     """Begin to read a stream beside the test; returns what waits for its end."""
     task = asyncio.create_task(asyncio.to_thread(lambda: done.extend(stream)))
