@@ -158,6 +158,11 @@ class Settings:
         _require_between("grpc_port", self.grpc_port, 0, 65535)
         if self.http_port is not None:
             _require_between("http_port", self.http_port, 0, 65535)
+            if self.http_port == self.grpc_port != 0:
+                raise ConfigError(
+                    f"http_port and grpc_port are both {self.http_port}, but each needs its own; "
+                    f"choose another --http-port"
+                )
         _require_between("max_message_mib", self.max_message_mib, 1, _MAX_MESSAGE_MIB)
         _require_between("drain_delay_s", self.drain_delay_s, 0, math.inf)
         _require_between("drain_timeout_s", self.drain_timeout_s, 0, math.inf)

@@ -42,11 +42,10 @@ class Retries:
         Raises:
             RequestError: One is below 0.
         """
-        if self.max_retries < 0 or not self.max_wait_s >= 0:
-            raise RequestError(
-                f"max_retries is {self.max_retries} and max_wait_s {self.max_wait_s}, wanted at "
-                f"least 0 of both"
-            )
+        for name in ("max_retries", "max_wait_s"):
+            value = getattr(self, name)
+            if not value >= 0:  # NaN is not
+                raise RequestError(f"{name} is {value}, wanted at least 0")
 
 
 class _Pace:

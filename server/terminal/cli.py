@@ -61,7 +61,7 @@ def _fail(error: OmError) -> int:
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     """Read the command line; ends the process with 2 on wrong usage."""
     parser = ClientParser(prog="om-client", description=__doc__, epilog=_EPILOG, allow_abbrev=False)
-    commands = parser.add_subparsers(dest="command", required=True)
+    commands = parser.add_subparsers(dest="command")
     generate = commands.add_parser(
         "generate", help="answer one prompt", epilog=_EPILOG, allow_abbrev=False
     )
@@ -89,6 +89,10 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     for command in (generate, chat):
         add_sampling_flags(command)
     arguments, rest = parser.parse_known_args(argv)
+    if rest and arguments.command is None:
+        parser.refuse_unknown(rest)
+    if arguments.command is None:
+        parser.error(f"no command is given, wanted one of {', '.join(commands.choices)}")
     if rest:
         found = {"generate": generate, "chat": chat, "score": score, **control}
         found[arguments.command].refuse_unknown(rest)

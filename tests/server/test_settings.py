@@ -37,6 +37,10 @@ def test_everything_can_come_from_the_environment() -> None:
     assert (settings.engine.num_blocks, settings.engine.max_model_len) == (9, 64)
 
 
+def test_both_ports_may_be_any_free_one() -> None:
+    assert Settings.load(["b", "--grpc-port", "0", "--http-port", "0"], {}).http_port == 0
+
+
 def test_boolean_flags_have_a_negative() -> None:
     environ = {"OMSERVE_ENABLE_PREFIX_CACHE": "1"}
     assert not Settings.load(["b", "--no-enable-prefix-cache"], environ).engine.enable_prefix_cache
@@ -56,6 +60,7 @@ def test_defaults_are_those_of_the_dataclasses() -> None:
         (["b", "--grpc-port"], {}, "--grpc-port"),
         (["b", "--grpc-port", "x"], {}, "--grpc-port is 'x', wanted a whole number"),
         (["b", "--grpc-port", "65536"], {}, "grpc_port is 65536, wanted 0 to 65535"),
+        (["b", "--http-port", "50051"], {}, "http_port and grpc_port are both 50051"),
         (["b", "--log-level", "loud"], {}, "wanted one of debug, info, warning, error"),
         (["b", "--deterministic=1"], {}, "takes no value: give --deterministic alone, or --no-d"),
         (["b"], {"OMSERVE_HTTP_PORT": ""}, "a whole number; leave it out for the default"),

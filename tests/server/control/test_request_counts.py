@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
+from omruntime import errors
 from omruntime.errors import OverloadedError, PromptTooLongError
 from omruntime.sequence import FinishReason
 from server.control.request_counts import Histogram, RequestCounts
@@ -39,3 +43,12 @@ def test_refusals_count_by_error() -> None:
     for error in (full, full, PromptTooLongError("long")):
         counts.refused(error)
     assert counts.num_refused == {"Overloaded": 2, "PromptTooLong": 1}
+
+
+def test_the_names_of_errors_that_the_page_lists_are_those_of_classes() -> None:
+    """Alerts are written from them."""
+    page = (Path(__file__).parents[3] / "docs/operations.md").read_text(encoding="utf-8")
+    table = page.partition("| `error` | what |")[2].partition("\n\n")[0]
+    listed = re.findall(r"`(\w+)`", table)
+    assert {"Overloaded", "RateLimited"} <= set(listed)
+    assert [name for name in listed if not hasattr(errors, f"{name}Error")] == []

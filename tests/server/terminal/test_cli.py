@@ -139,7 +139,11 @@ def test_chat_messages_and_template_arguments(server: FakeServer) -> None:
         (["generate", "--prompt", "x", "--target", "127.0.0.1:1"], 1, "no server answers at 127."),
         (["generate", "--prompt", "x", "--template-arguments", "[]"], 2, "a JSON object"),
         (["chat", "--target", "127.0.0.1:1", "--n", "2"], 2, "one answer a turn"),
-        ([], 2, "command"),
+        (["chat", "--retries", "-1"], 2, "max_retries is -1, wanted at least 0"),
+        (["generate", "--promt", "x"], 2, "did you mean --prompt?"),
+        (["generate", "--promt=x"], 2, "did you mean --prompt?"),
+        (["--promt"], 2, "unrecognized arguments: --promt"),
+        ([], 2, "no command is given, wanted one of generate, chat, score, info"),
     ],
 )
 def test_errors_are_one_line_with_their_exit_code(
