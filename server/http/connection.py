@@ -2,7 +2,7 @@
 
 Owns the time limits of a connection, which uvicorn has none of: until a request that was begun has
 come, and while the reader takes nothing of an answer. Header sizes are the parser's, see
-`serve.py`, bodies `body_limit.py`'s.
+`serve.py`, chunks `chunk_limit.py`'s, bodies `body_limit.py`'s.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import logging
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from server.http.chunk_limit import ChunkLimit
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +37,9 @@ class BoundedConnection(H11Protocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        size = self.config.h11_max_incomplete_event_size
+        assert size is not None, "serve.py sets it"
+        self._parser = self.conn = ChunkLimit(size)
         self._headers_timer: asyncio.TimerHandle | None = None
         self._reader_timer: asyncio.TimerHandle | None = None
 
@@ -52,6 +57,10 @@ class BoundedConnection(H11Protocol):
             self._start_headers_timer()
         else:
             self._stop_headers_timer()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what the parser did, and say why where it knows."""
+        super().send_400_response(self._parser.complaint or msg)
 
     def pause_writing(self) -> None:
         """The reader is behind by what the buffers hold."""

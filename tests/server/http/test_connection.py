@@ -18,6 +18,7 @@ from uvicorn.server import ServerState
 
 from server.grpc_server import MAX_HEADER_BYTES
 from server.http.body_limit import BodyLimit
+from server.http.chunk_limit import MAX_CHUNKS
 from server.http.connection import BoundedConnection, bounded_connection
 from server.loop_thread import LoopThread
 from server.text import TextDelta, TextRequest
@@ -107,7 +108,13 @@ def bare_server(app: Any, headers_timeout_s: float = 60, reader_timeout_s: float
             super().pause_writing()
             bare.paused.set()
 
-    config = uvicorn.Config(app, http=Watched, ws="none", log_config=None)
+    config = uvicorn.Config(
+        app,
+        http=Watched,
+        ws="none",
+        log_config=None,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+    )
 
     async def start() -> asyncio.Server:
         config.load()
@@ -250,3 +257,31 @@ def test_a_body_that_takes_too_long_is_refused() -> None:
     loop = LoopThread()
     loop.run(run())
     loop.close()
+
+
+@pytest.mark.parametrize("num_chunks", [MAX_CHUNKS, MAX_CHUNKS + 1])
+def test_a_body_in_a_great_many_chunks_is_refused(num_chunks: int) -> None:
+    """Each takes a while of the loop that sends everybody's tokens."""
+    body = b'e\r\n{"prompt":"x"}\r\n' + b"1\r\n \r\n" * (num_chunks - 1) + b"0\r\n\r\n"
+    head = (*POST, "Connection: close", "Transfer-Encoding: chunked", "", "")
+    with FakeServer(settings_of(http_port=0)) as server, connected(server.http_port, *head) as link:
+        with suppress(ConnectionError):
+            link.sendall(body)
+        reply = until_closed(link)
+    if num_chunks <= MAX_CHUNKS:
+        assert reply.startswith(b"HTTP/1.1 200 OK")
+    else:
+        assert reply.startswith(b"HTTP/1.1 400 ")
+        assert b"the body has more than 16,384 chunks; send it in larger ones" in reply
+
+
+def test_chunks_count_for_each_body() -> None:
+    half = MAX_CHUNKS // 2 + 1
+    body = b'e\r\n{"prompt":"x"}\r\n' + b"1\r\n \r\n" * half + b"0\r\n\r\n"
+    head = "\r\n".join((*POST, "Transfer-Encoding: chunked", "", "")).encode()
+    with FakeServer(settings_of(http_port=0)) as server, connected(server.http_port) as link:
+        for _ in range(2):
+            link.sendall(head + body)
+            assert link.recv(12) == b"HTTP/1.1 200"
+            while not link.recv(65536).endswith(b"}"):
+                pass
