@@ -72,6 +72,8 @@ def destroy_context(state: State, handle: int) -> None:
     context = state.handles.get(Context, handle, "context")
     if context.is_primary:
         raise Refusal(Code.RT_CONTEXT_NULL, "the primary context cannot be destroyed")
+    if any(s.pending for s in state.streams() if s.context is context):
+        raise UndefinedBehaviourError("destroy_context while work is queued; synchronize first")
     for what, owner in owned_by_contexts(state):
         if owner is context:
             note(state, f"{what} of a destroyed context")

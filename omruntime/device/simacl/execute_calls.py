@@ -24,6 +24,7 @@ def execute(state: State, model_id: int, inputs: int, outputs: int) -> None:
         if plan.model.is_executing:
             raise UndefinedBehaviourError(f"two threads run model {model_id} at once")
         state.require_idle(f"execute of model {model_id}", plan.reads, plan.writes)
+        _require_alone(state, model_id, plan.model, None)
         plan.model.is_executing = True
     try:
         state.delays.pause(state.delays.execute_s, True)
@@ -65,8 +66,12 @@ def _plan(state: State, model_id: int, inputs: int, outputs: int, style: str) ->
     return plan
 
 
-def _require_alone(state: State, model_id: int, model: LoadedModel, queue: Stream) -> None:
-    """One id runs on one stream at a time, and so does one work memory."""
+def _require_alone(state: State, model_id: int, model: LoadedModel, queue: Stream | None) -> None:
+    """One id runs on one stream at a time, and so does one work memory.
+
+    Args:
+        queue: Where the run is queued, behind what is there; None for a run that begins at once.
+    """
     for stream in state.streams():
         if stream is queue:
             continue
@@ -74,9 +79,17 @@ def _require_alone(state: State, model_id: int, model: LoadedModel, queue: Strea
             if task.model_id == model_id:
                 raise UndefinedBehaviourError(f"model {model_id} is in flight on another stream")
             if task.work is not None and task.work.overlaps(model.work):
-                raise UndefinedBehaviourError(
-                    f"{task.what} on another stream shares its work memory with model {model_id}"
-                )
+                raise _shared_work(task.what, model_id)
+    for other_id, other in state.models.items():
+        if other is not model and other.is_executing and other.work.overlaps(model.work):
+            raise _shared_work(f"execute of model {other_id}", model_id)
+
+
+def _shared_work(what: str, model_id: int) -> UndefinedBehaviourError:
+    return UndefinedBehaviourError(
+        f"{what} is in flight and shares its work memory with model {model_id}; run one after "
+        f"the other, on one stream"
+    )
 
 
 CALLS: Calls = {"mdl.execute": execute, "mdl.execute_async": execute_async}

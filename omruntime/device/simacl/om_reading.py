@@ -13,7 +13,14 @@ from pathlib import Path
 from omruntime.device.simacl.errors import Code, Refusal
 from omruntime.device.simacl.loaded_model import SimulatedOm
 from omruntime.errors import BundleError
-from omruntime.om_file import OmFile, PartitionType, parse_inout_info, read_om
+from omruntime.om_file import (
+    GEAR_INPUT,
+    OmFile,
+    PartitionType,
+    gear_output_shapes,
+    parse_inout_info,
+    read_om,
+)
 from omruntime.om_file.model_def import read_model_def
 from omruntime.om_file.simulated import SimulatedProgram
 
@@ -53,7 +60,7 @@ def _read(om: OmFile, identity: str, folder: Path | None) -> SimulatedOm:
         if wanted not in partitions:
             raise BundleError(f"the OM has no {wanted.name}")
     model = read_model_def(partitions[PartitionType.MODEL_DEF])
-    return SimulatedOm(
+    found = SimulatedOm(
         identity,
         folder,
         parse_inout_info(partitions[PartitionType.MODEL_INOUT_INFO]),
@@ -64,9 +71,26 @@ def _read(om: OmFile, identity: str, folder: Path | None) -> SimulatedOm:
         _pairs(model.text(DECLARED_PAIRS)),
         _pairs(model.text(REF_PAIRS)),
     )
+    _require_whole_gears(found)
+    return found
+
+
+def _require_whole_gears(om: SimulatedOm) -> None:
+    """Refuse gears that do not fit the inputs and outputs, before a call stumbles over them.
+
+    Raises:
+        BundleError: One does not fit.
+    """
+    if om.full_gears and om.gear_index is None:
+        raise BundleError(f"the OM has gears and no input {GEAR_INPUT}")
+    for index in range(len(om.inout.dim_gears)):
+        gear_output_shapes(om.inout, index)
 
 
 def _pairs(text: str) -> Mapping[int, int]:
     """Output -> input, from `input,output|input,output`."""
-    pairs = [item.split(",") for item in text.split("|") if item]
-    return {int(output): int(input_) for input_, output in pairs}
+    try:
+        pairs = [item.split(",") for item in text.split("|") if item]
+        return {int(output): int(input_) for input_, output in pairs}
+    except ValueError as error:
+        raise BundleError(f"pairs {text!r}, wanted input,output|input,output: {error}") from error

@@ -182,10 +182,14 @@ def _bind(
         raise UndefinedBehaviourError(
             f"{desc.name}: a buffer of {buffer.size} bytes, {list(shape)} takes {needed}"
         )
-    region = state.addresses.region(buffer.address, needed, f"tensor {desc.name}")
+    return BoundTensor(desc, shape, _on_device(state, buffer.address, needed, desc.name))
+
+
+def _on_device(state: State, address: int, nbytes: int, name: str) -> Region:
+    region = state.addresses.region(address, nbytes, f"tensor {name}")
     if region.place is not Place.DEVICE:
-        raise UndefinedBehaviourError(f"{desc.name} lies in {region.place.value} memory")
-    return BoundTensor(desc, shape, region)
+        raise UndefinedBehaviourError(f"{name} lies in {region.place.value} memory")
+    return region
 
 
 def _dtype(desc: TensorDesc) -> str:
@@ -199,7 +203,7 @@ def _gear(
     if at is None or inputs.gear is None:
         return None
     buffer = state.handles.get(DataBuffer, inputs.buffers[at], "data buffer")
-    region = state.addresses.region(buffer.address, buffer.size, "the gear buffer")
+    region = _on_device(state, buffer.address, buffer.size, GEAR_INPUT)
     return model.om.inout.dim_gears[inputs.gear], region
 
 

@@ -120,6 +120,14 @@ def test_a_stream_with_work_is_not_destroyed(static: StaticRun) -> None:
     assert static.acl.rt.stream_query(static.stream) == (0, OK)
 
 
+def test_a_context_with_work_is_not_destroyed(rig: Rig) -> None:
+    context = rig.value(rig.acl.rt.create_context(0))
+    host, _ = rig.pinned(bytes(64))
+    assert rig.acl.rt.memcpy_async(rig.malloc(64), 64, host, 64, H2D, 0) == OK
+    with pytest.raises(UndefinedBehaviourError, match="destroy_context while work is queued"):
+        rig.acl.rt.destroy_context(context)
+
+
 def test_streams_and_events_run_out(tmp_path: Path) -> None:
     rig = Rig(tmp_path, SimulatedCard(max_streams=3, max_events=1))
     rig.value(rig.acl.rt.create_stream())

@@ -163,6 +163,10 @@ def test_two_models_in_flight_on_two_streams_with_one_work_memory_are_caught(rig
     assert rig.acl.mdl.execute_async(first, inputs, outputs[0], rig.stream) == OK
     with pytest.raises(UndefinedBehaviourError, match="shares its work memory"):
         rig.acl.mdl.execute_async(second, inputs, outputs[1], other)
+    third = rig.value(rig.acl.mdl.load_from_file_with_mem(path, work, 4096, 0, 0))
+    # `execute` is ordered with no stream, so even the one that the other run is on is no help.
+    with pytest.raises(UndefinedBehaviourError, match="shares its work memory"):
+        rig.acl.mdl.execute(third, inputs, outputs[1])
 
 
 def test_a_run_in_another_context_is_caught(static: StaticRun) -> None:

@@ -99,3 +99,8 @@ def test_a_gear_buffer_in_host_memory_is_caught(geared: GearedRun) -> None:
     inputs = geared.dataset([(geared.x, LARGE_BYTES), (address, 16)])
     with pytest.raises(UndefinedBehaviourError, match="not device memory"):
         geared.set_gear(3, 4, dataset=inputs)
+    assert geared.set_gear(3, 4) == OK
+    buffer = geared.acl.mdl.get_dataset_buffer(geared.inputs, 1)
+    assert geared.acl.update_data_buffer(buffer, address, 64) == OK
+    with pytest.raises(UndefinedBehaviourError, match="lies in pinned host memory"):
+        geared.launch()

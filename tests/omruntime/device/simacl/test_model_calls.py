@@ -113,6 +113,18 @@ def test_a_load_from_memory_reads_the_bytes_at_load(rig: Rig) -> None:
     assert rig.acl.mdl.load_from_mem(address, len(damaged)) == (0, 145002)
 
 
+def test_gears_and_pairs_that_cannot_be_are_refused_at_load(rig: Rig) -> None:
+    assert rig.acl.mdl.load_from_file(rig.static_om(output_reuse_input_mem_indexes="0")) == (
+        0,
+        145002,
+    )
+    whole = Path(rig.geared_om()).read_bytes()
+    for old, new in ((b"0,0,2,1", b"0,0,2,z"), (b"0,0,2,1", b"7,0,2,1")):
+        damaged = whole.replace(old, new)
+        address = rig.acl.util.bytes_to_ptr(damaged)
+        assert rig.acl.mdl.load_from_mem(address, len(damaged)) == (0, 145002)
+
+
 def test_memory_of_a_load_lies_on_the_models_device(rig: Rig) -> None:
     host = rig.value(rig.acl.rt.malloc_host(WORK_BYTES))
     with pytest.raises(UndefinedBehaviourError, match=r"work memory .* not on the model's device"):
