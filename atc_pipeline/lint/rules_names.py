@@ -61,6 +61,23 @@ def _undefined(graph: LintGraph) -> Iterator[Fault]:
             yield Fault(value.name, "nothing writes this output of the graph")
 
 
+def _written_twice(graph: LintGraph) -> Iterator[Fault]:
+    for inner in graphs_below(graph.model.graph):
+        written = {value.name for value in inner.input}
+        written.update(tensor.name for tensor in inner.initializer)
+        for name in (name for node in inner.node for name in node.output if name):
+            if name in written:
+                yield Fault(name, "two places write this value; its readers get one of them")
+            written.add(name)
+
+
+def _no_ends(graph: LintGraph) -> Iterator[Fault]:
+    counts = {"inputs": len(graph.inputs), "outputs": len(graph.model.graph.output)}
+    missing = " and no ".join(name for name, count in counts.items() if not count)
+    if missing:
+        yield Fault("", f"the graph has no {missing}; ATC would give E16001")
+
+
 def _long_names(graph: LintGraph) -> Iterator[Fault]:
     for value in graph.inputs:
         if len(value.name) > _MAX_NAME:
@@ -112,6 +129,20 @@ RULES = (
         "export the model again; the graph is not valid ONNX",
         "onnx/onnx docs/IR.md",
         _undefined,
+    ),
+    Rule(
+        "value-written-twice",
+        Severity.ERROR,
+        "export the model again; the graph is not valid ONNX",
+        "onnx/onnx docs/IR.md",
+        _written_twice,
+    ),
+    Rule(
+        "no-inputs-or-outputs",
+        Severity.ERROR,
+        "compile a graph that computes something of its inputs; constants need no compiler",
+        f"{_PARSER} (E16001)",
+        _no_ends,
     ),
     Rule(
         "long-name",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 from onnx import helper
 
-from tests.atc_pipeline.lint.graphs import FLOAT16, INT32, found, lint, model, node, value
+from tests.atc_pipeline.lint.graphs import FLOAT16, INT32, constant, found, lint, model, node, value
 
 
 def test_unnamed_nodes_are_shown_by_their_output(tmp_path: Path) -> None:
@@ -37,6 +38,31 @@ def test_an_input_left_out_in_the_middle_is_fine_and_at_the_end_is_not(tmp_path:
 def test_values_that_nothing_writes(tmp_path: Path) -> None:
     graph = model([node("Neg", ["nowhere"], ["y"])], outputs=[value("lost", FLOAT16, 1)])
     assert found(lint(tmp_path, graph)) == {("undefined-value", "n_y"), ("undefined-value", "lost")}
+
+
+def test_values_that_are_written_twice(tmp_path: Path) -> None:
+    twice = [node("Neg", ["rows"], ["y"]), node("Abs", ["rows"], ["y"], name="again")]
+    over_an_input = [node("Neg", ["rows"], ["input_ids"])]
+    for nodes, name in ((twice, "y"), (over_an_input, "input_ids")):
+        assert ("value-written-twice", name) in found(lint(tmp_path, model(nodes)))
+    branches = {
+        side: helper.make_graph(
+            [node("Neg", ["rows"], ["r"], name=side)], side, [], [value("r", FLOAT16)]
+        )
+        for side in ("then_branch", "else_branch")
+    }
+    choice = model([node("If", ["c"], ["y"], **branches)], weights=[constant("c", np.array(True))])
+    assert ("value-written-twice", "r") not in found(lint(tmp_path, choice))
+
+
+def test_a_graph_without_inputs_or_outputs(tmp_path: Path) -> None:
+    graph = model([])
+    del graph.graph.input[:]
+    report = lint(tmp_path, graph)
+    assert ("no-inputs-or-outputs", "") in found(report)
+    assert "the graph has no inputs; ATC would give E16001" in report.to_text()
+    del graph.graph.output[:]
+    assert "no inputs and no outputs" in lint(tmp_path, graph).to_text()
 
 
 def test_names_of_inputs_and_outputs_that_the_runtime_cannot_report(tmp_path: Path) -> None:
