@@ -116,6 +116,11 @@ class EngineSettings:
             )
         # Beyond any machine's cores; the threads would be started all the same.
         self._require_at_most("num_threads", 1024)
+        if self.num_threads and ":" in self.device:
+            raise ConfigError(
+                f"num_threads is {self.num_threads}: a chip such as {self.device} takes none of "
+                f"the host's threads to run on; leave it out"
+            )
 
     def _require_at_least(self, name: str, least: int) -> None:
         value = getattr(self, name)

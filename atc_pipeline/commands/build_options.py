@@ -14,6 +14,7 @@ from atc_pipeline.atc.jobs import Layout
 from atc_pipeline.atc.limits import default_num_jobs
 from atc_pipeline.cache import CACHE_VARIABLE
 from atc_pipeline.commands.arguments import Commands, add_traceback
+from atc_pipeline.soc import DEFAULT_SOC
 from omruntime.errors import ConfigError
 
 DEFAULT_TIMEOUT_S = 4 * 3600.0
@@ -179,6 +180,12 @@ def find_build_kind(options: argparse.Namespace) -> BuildKind:
     else:
         kind = BuildKind.CPU if options.target == "cpu" else BuildKind.ASCEND
     given = [name for name in _USED_BY if _is_given(options, name)]
+    if kind is BuildKind.ASCEND and options.target is None:
+        wanted = ", ".join(name for name in _NEEDED[kind] if name not in given)
+        raise ConfigError(
+            f"{wanted}: missing, wanted for a build; --target is cpu, or a chip such as "
+            f"{DEFAULT_SOC}"
+        )
     foreign = [name for name in given if kind not in _USED_BY[name]]
     if foreign:
         raise ConfigError(

@@ -53,12 +53,16 @@ def _probe(options: argparse.Namespace) -> int:
         from atc_pipeline.probe.run import as_json, as_text, probe_card, report_without
     except ImportError as error:
         raise missing_libraries(error) from error
+    # Before anything is looked for: a slip is no statement about this machine.
+    soc = find_soc(options.target or DEFAULT_SOC).name
+    device_id = options.device or 0
+    if device_id < 0:
+        raise ConfigError(f"--device is {device_id}, wanted the number of a chip, 0 or above")
     try:
         tool = find_atc(options.atc, os.environ)
         acl = _import_acl()
         with stop_signals(), StageProgress(sys.stderr) as progress:
-            soc = find_soc(options.target or DEFAULT_SOC).name
-            report = probe_card(tool, soc, (acl, options.device or 0), progress)
+            report = probe_card(tool, soc, (acl, device_id), progress)
     except (AtcError, DeviceError) as error:
         report = report_without(str(error))
     sys.stdout.write((as_json if options.json else as_text)(report))

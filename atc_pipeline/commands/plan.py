@@ -27,7 +27,8 @@ from omruntime.errors import ConfigError
 
 _DEFAULT_GEARS = 8
 _DEFAULT_CHUNK = 512
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)(KiB|MiB|GiB|KB|MB|GB|B)")
+# More digits than any memory has bytes would be no number in the end.
+_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)(KiB|MiB|GiB|KB|MB|GB|B)")
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _UNITS |= {"KB": 10**3, "MB": 10**6, "GB": 10**9}
 

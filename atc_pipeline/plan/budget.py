@@ -101,10 +101,12 @@ def make_budget(sizes: ModelSizes, soc: Soc, needs: BudgetNeeds) -> MemoryBudget
     block_bytes = sizes.token_bytes * needs.block_size
     blocks_each = -(-needs.max_model_len // needs.block_size)
     if left < 0:
-        shared = ", or no --separate-weights" if needs.weight_copies > 1 else ""
+        remedies = ["a smaller model", "fewer or smaller buckets"]
+        remedies += ["no --separate-weights"] if needs.weight_copies > 1 else []
+        remedies += ["a smaller --reserve"] if needs.reserve_bytes >= -left else []
         raise ConfigError(
             f"the model does not fit: {_listed(items)} are {_mib(-left)} more than the memory of "
-            f"{_mib(needs.memory_bytes)}; take a smaller model, fewer or smaller buckets{shared}"
+            f"{_mib(needs.memory_bytes)}; take {' or '.join(remedies)}"
         )
     num_blocks, limited_by = min(
         (left // block_bytes, "memory"),

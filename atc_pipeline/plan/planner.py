@@ -29,6 +29,8 @@ from omruntime.buckets import Bucket, BucketTable, Phase
 from omruntime.errors import BundleError, ConfigError
 
 MAX_GEARS_OF_AN_OM = 100
+# An hour for one operator; beyond that an estimate is a slip of the pen.
+MAX_NODE_S = 3600
 # One for each phase.
 LEAST_GEARS = 2
 
@@ -78,8 +80,10 @@ class PlanRequest:
                 raise ConfigError(f"{name} is {value}, wanted at least {least}")
         if not self.concurrency or not all(0 < x < math.inf for x in self.concurrency):
             raise ConfigError(f"--concurrency is {self.concurrency}, wanted numbers above 0")
-        if not 0 < self.node_s < math.inf:
-            raise ConfigError(f"--seconds-per-node is {self.node_s}, wanted above 0")
+        if not 0 < self.node_s <= MAX_NODE_S:
+            raise ConfigError(
+                f"--seconds-per-node is {self.node_s}, wanted above 0 and at most {MAX_NODE_S}"
+            )
         if self.layout is not Layout.STATIC and self.max_gears > MAX_GEARS_OF_AN_OM:
             raise ConfigError(
                 f"--max-gears is {self.max_gears}, ATC takes at most {MAX_GEARS_OF_AN_OM} in an OM"

@@ -29,6 +29,13 @@ def environment(facts: Survey) -> Verdict:
             f"not in the environment: {', '.join(missing)}",
             f"source {set_env_script(facts.machine, facts.cann)}",
         )
+    named = environ["ASCEND_HOME_PATH"]
+    if named != facts.cann.folder:
+        # It is looked at first, so what was found is another.
+        return problem(
+            f"ASCEND_HOME_PATH is {named}, where no CANN is; there is one in {facts.cann.folder}",
+            f"source {set_env_script(facts.machine, facts.cann)}",
+        )
     return ok("set_env.sh was sourced")
 
 

@@ -80,7 +80,7 @@ def _without_cann(facts: Survey) -> Verdict:
 
 def driver_fits_cann(facts: Survey) -> Verdict:
     """The driver against the table of the CANN release."""
-    if facts.cann is None or facts.driver is None or not facts.cann.version:
+    if not (facts.cann and facts.driver and facts.cann.version and facts.driver.version):
         return not_applicable("CANN or driver unknown")
     found = f"driver {facts.driver.version}, CANN {facts.cann.version}"
     row = find_driver_row(facts.cann.version)

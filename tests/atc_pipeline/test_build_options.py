@@ -54,7 +54,7 @@ def test_kinds(words: tuple[str, ...], kind: BuildKind) -> None:
         ((*FROM, "--emit", "x"), "--emit: not used by --from-compiled"),
         (("ckpt", *FROM), "checkpoint: not used by --from-compiled"),
         ((*FROM, "--num-threads", "0"), "--num-threads: not used by --from-compiled"),
-        (("ckpt", "--output", "o"), "--target: missing"),
+        (("ckpt", "--output", "o", "--weights", "int8"), "^--target: missing, .* --target is cpu"),
         (("--target", "cpu"), "checkpoint, --output: missing"),
         (("--from-compiled", "e"), "--output: missing, wanted for --from-compiled"),
         (("ckpt", "--target", "cpu", "--emit", "e"), "--emit: a bundle for cpu"),

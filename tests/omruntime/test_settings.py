@@ -40,6 +40,12 @@ def test_least_value_is_taken_and_one_less_refused(name: str, least: int) -> Non
         dataclasses.replace(EngineSettings(), **{name: least - 1})
 
 
+@pytest.mark.parametrize("device", ["ascend:0", "sim:0@Ascend310B1"])
+def test_threads_of_the_host_are_refused_for_a_chip(device: str) -> None:
+    with pytest.raises(ConfigError, match=f"num_threads is 2: a chip such as {device}"):
+        EngineSettings(device=device, num_threads=2)
+
+
 def test_settings_cannot_be_changed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         EngineSettings().num_threads = 3  # type: ignore[misc]

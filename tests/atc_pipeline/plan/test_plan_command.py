@@ -113,6 +113,8 @@ def test_refusals_have_exit_code_2(
     for arguments, words in (
         ((checkpoint, lengths, "--memory", "24"), "wanted a number with a unit"),
         ((checkpoint, lengths, "--memory", "1MiB"), "does not fit"),
+        ((checkpoint, lengths, "--memory", "9" * 400 + "GiB"), "wanted a number with a unit"),
+        ((checkpoint, lengths, "--reserve", "99GiB"), "or a smaller --reserve"),
         ((checkpoint, lengths, "--soc", "Ascend310B4"), "--memory 8GiB"),
         ((checkpoint, lengths, "--soc", "cpu"), "not a chip"),
         ((checkpoint, lengths, "--concurrency", "1;2"), "--concurrency is '1;2'"),

@@ -79,6 +79,7 @@ def test_a_build_budget_limits_the_gears() -> None:
         ({"concurrency": (1.0, 0.0)}, "--concurrency"),
         ({"concurrency": (float("nan"),)}, "--concurrency"),
         ({"node_s": 0.0}, "--seconds-per-node"),
+        ({"node_s": 1e308}, "--seconds-per-node .* at most 3600"),
     ],
 )
 def test_values_out_of_range(changes: dict[str, object], words: str) -> None:

@@ -101,3 +101,13 @@ def test_flags_of_the_probe_are_refused_without_it(
 ) -> None:
     assert main(["doctor", flag]) == 2
     assert "is for --probe alone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"), [("--device=-1", "--device is -1"), ("--target=x", "'x' is not a chip")]
+)
+def test_a_slip_is_told_before_the_machine_is_looked_at(
+    flag: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", "--probe", flag]) == 2
+    assert words in capsys.readouterr().err

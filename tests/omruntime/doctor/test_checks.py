@@ -209,6 +209,22 @@ def test_cann_that_was_not_sourced(tmp_path: Path) -> None:
     assert findings["atc"].verdict.status is Status.WARNING
 
 
+def test_a_home_of_cann_that_is_gone_is_told(tmp_path: Path) -> None:
+    layout = replace(DUO, environ=SOURCED | {"ASCEND_HOME_PATH": "/opt/gone"})
+    verdict = findings_of(layout, tmp_path)["environment"].verdict
+    assert verdict.status is Status.PROBLEM
+    assert (
+        verdict.found == f"ASCEND_HOME_PATH is /opt/gone, where no CANN is; there is one in {CANN}"
+    )
+    assert verdict.remedy == "source /usr/local/Ascend/ascend-toolkit/set_env.sh"
+
+
+def test_a_driver_without_a_version_is_not_compared_with_cann(tmp_path: Path) -> None:
+    findings = findings_of(DUO.with_files({DRIVER_INFO: "Version=\n"}), tmp_path)
+    assert findings["driver"].verdict.status is Status.WARNING
+    assert findings["cann.driver"].verdict.status is Status.NOT_APPLICABLE
+
+
 def test_cann_of_old_releases_names_its_version_in_version_cfg(tmp_path: Path) -> None:
     layout = DUO.with_files(
         {
