@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Callable, MutableMapping, Sequence
 
 from atc_pipeline.bundle import product_version
 from atc_pipeline.commands import build, doctor, inspect, lint, plan, verify
 from atc_pipeline.exit_codes import run_reported
+from omruntime.command_parser import CommandParser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,13 +39,16 @@ def _share_the_cores(environ: MutableMapping[str, str]) -> None:
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line as attributes; `command` is the subcommand's function."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="export-om",
         description="Build, check and show bundles that om-serve serves.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"omserve {product_version()}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command_name")
     for command in (build, verify, inspect, doctor, lint, plan):
         command.add_parser(commands)
-    return parser.parse_args(argv)
+    options, rest = parser.parse_known_args(sys.argv[1:] if argv is None else argv)
+    if rest:
+        commands.choices[options.command_name].refuse_unknown(rest)
+    return options

@@ -42,7 +42,7 @@ ENGINE_HELP = {
     "load_timeout_s": "Seconds of silence after which an own process that loads is stuck.",
     "allow_faults": "Tests only: take --inject-fault, which breaks answers on purpose.",
     "inject_fault": "Tests only: faults such as error@3,kill@5; needs --allow-faults.",
-    "device": "What runs the bundle: cpu, openvino or native (run bundles for cpu too), ascend:N.",
+    "device": "For cpu bundles cpu, openvino, native; for Ascend ascend:N, or sim:N to simulate.",
     "kv_memory_mib": "Memory for cached keys and values, MiB; more lets more answers run at once.",
     "num_blocks": "Blocks of the KV pool, the null block included; overrides --kv-memory-mib.",
     "max_num_seqs": "Most answers that run at once; unset: as many as the bundle was built for.",

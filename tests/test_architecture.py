@@ -30,7 +30,8 @@ ALLOWED = {
     # that no step would take.
     "export": CONTRACTS
     | {"omruntime.device.openvino_model", "omruntime.element_type", "omruntime.scheduling.reach"},
-    "atc_pipeline": CONTRACTS | {"omruntime.bundle_files", "omruntime.doctor."},
+    "atc_pipeline": CONTRACTS
+    | {"omruntime.bundle_files", "omruntime.command_parser", "omruntime.doctor."},
 }
 # The exceptions: modules of these packages, and inside of functions alone.
 ALLOWED_IN_FUNCTIONS = {
@@ -43,7 +44,8 @@ RANKED_INSIDE = {"blocks", "costs", "sampling", "scheduling"}
 # From the bottom up: a module imports only modules of lower rows, so neighbours do not know
 # each other. `device` stands for the package.
 RANKS = (
-    {"errors", "block_key", "retry_pace", "profiler", "doctor", "element_type"},
+    {"errors", "block_key", "retry_pace", "profiler", "doctor", "element_type"}
+    | {"command_parser"},
     {"om_file", "native"},
     {"buckets", "settings", "field_types", "owner_process", "row_workspace"},
     {"manifest", "cost_table", "turn", "constraint"},

@@ -138,7 +138,8 @@ def _start(
 ) -> RunningAtc:
     folder = work / job.name
     run = RunningAtc(settings.tool, build_atc_argv(job.options), folder, settings.timeout_s)
-    progress.note(f"{om_name(job)}: {len(job.buckets)} shapes, log in {run.log_path}")
+    shapes = "1 shape" if len(job.buckets) == 1 else f"{len(job.buckets)} shapes"
+    progress.note(f"{om_name(job)}: {shapes}, log in {run.log_path}")
     return run
 
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import TypeAlias
 
 from omruntime.errors import ConfigError
-
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def add_number(parser: argparse.ArgumentParser, flag: str, default: int, text: str) -> None:

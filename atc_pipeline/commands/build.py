@@ -9,7 +9,7 @@ from pathlib import Path
 from atc_pipeline.build import BuildNeeds, BuildRequest, Exporter, Progress
 from atc_pipeline.bundle import BuildRecord, ExportedGraph, parse_source_date
 from atc_pipeline.checkpoint_size import count_parameters
-from atc_pipeline.commands.arguments import Commands, missing_libraries
+from atc_pipeline.commands.arguments import missing_libraries
 from atc_pipeline.commands.build_ascend import ascend_build, job_settings, lint_for_atc
 from atc_pipeline.commands.build_options import (
     BuildKind,
@@ -25,6 +25,7 @@ from atc_pipeline.commands.build_runs import (
     emit_supervised,
 )
 from atc_pipeline.plan.gears_file import read_gears
+from omruntime.command_parser import Commands
 from omruntime.errors import ConfigError
 
 

@@ -13,8 +13,9 @@ from atc_pipeline.atc.find import ATC_VARIABLE, SIMATC
 from atc_pipeline.atc.jobs import Layout
 from atc_pipeline.atc.limits import default_num_jobs
 from atc_pipeline.cache import CACHE_VARIABLE
-from atc_pipeline.commands.arguments import Commands, add_traceback
+from atc_pipeline.commands.arguments import add_traceback
 from atc_pipeline.soc import DEFAULT_SOC
+from omruntime.command_parser import Commands
 from omruntime.errors import ConfigError
 
 DEFAULT_TIMEOUT_S = 4 * 3600.0

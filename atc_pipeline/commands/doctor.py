@@ -10,11 +10,12 @@ import os
 import sys
 
 from atc_pipeline.atc.find import find_atc
-from atc_pipeline.commands.arguments import Commands, add_traceback, missing_libraries
+from atc_pipeline.commands.arguments import add_traceback, missing_libraries
 from atc_pipeline.probe.acl_calls import Acl
 from atc_pipeline.progress import StageProgress
 from atc_pipeline.soc import DEFAULT_SOC, find_soc
 from atc_pipeline.supervise import stop_signals
+from omruntime.command_parser import Commands
 from omruntime.doctor.command import HELP, add_arguments, run_doctor
 from omruntime.errors import AtcError, ConfigError, DeviceError
 
@@ -30,9 +31,9 @@ def add_parser(commands: Commands) -> None:
         help="instead compile and run small programs that check what this project assumes of ATC "
         "and of the card; needs CANN and a card",
     )
-    parser.add_argument("--target", help=f"chip to probe ({DEFAULT_SOC})")
+    parser.add_argument("--target", help=f"chip to probe (default: {DEFAULT_SOC})")
     parser.add_argument("--atc", metavar="PATH", help="compiler to use; else it is looked for")
-    parser.add_argument("--device", type=int, metavar="N", help="device to probe (0)")
+    parser.add_argument("--device", type=int, metavar="N", help="device to probe (default: 0)")
     add_traceback(parser)
 
 

@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 
 from atc_pipeline.bundle_inspect import describe_as_json, describe_as_text, read_warnings
-from atc_pipeline.commands.arguments import Commands, add_traceback
+from atc_pipeline.commands.arguments import add_traceback
 from atc_pipeline.om_inspect.as_json import to_plain
 from atc_pipeline.om_inspect.facts import OmFacts
 from atc_pipeline.om_inspect.gather import read_om_facts
 from atc_pipeline.om_inspect.text import describe
 from omruntime.bundle_files import bundle_path
+from omruntime.command_parser import Commands
 from omruntime.manifest import Manifest
 
 

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atc_pipeline.commands.arguments import Commands, add_traceback, missing_libraries
+from atc_pipeline.commands.arguments import add_traceback, missing_libraries
 from atc_pipeline.soc import DEFAULT_SOC, SOCS
+from omruntime.command_parser import Commands
 
 if TYPE_CHECKING:
     from atc_pipeline.lint.gears import Gears

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from atc_pipeline.atc.jobs import Layout
-from atc_pipeline.commands.arguments import Commands, add_number, add_traceback, missing_libraries
+from atc_pipeline.commands.arguments import add_number, add_traceback, missing_libraries
 from atc_pipeline.commands.checkpoint_headers import (
     CheckpointHeaders,
     HeadersWanted,
@@ -23,6 +23,7 @@ from atc_pipeline.plan.lengths import read_lengths
 from atc_pipeline.plan.planner import Plan, PlanRequest, make_plan
 from atc_pipeline.plan.report import plan_json, plan_text
 from atc_pipeline.soc import DEFAULT_SOC, SOCS, Soc, find_soc
+from omruntime.command_parser import Commands
 from omruntime.errors import ConfigError
 
 _DEFAULT_GEARS = 8
@@ -48,7 +49,13 @@ def add_parser(commands: Commands) -> None:
         metavar="FILE",
         help=".json: conversations; .csv: prompt_tokens,output_tokens; else a log of om-serve",
     )
-    add("--soc", default=DEFAULT_SOC, help=f"one of {', '.join(SOCS)} (default: {DEFAULT_SOC})")
+    # --target is the word of all other subcommands.
+    add(
+        "--soc",
+        "--target",
+        default=DEFAULT_SOC,
+        help=f"one of {', '.join(SOCS)} (default: {DEFAULT_SOC})",
+    )
     add("--memory", metavar="SIZE", help="of the device, such as 24GiB (default: the chip file's)")
     add("--reserve", metavar="SIZE", help="left free (default: 5 %% of the memory)")
     add("--layout", choices=[x.value for x in Layout], default=Layout.PER_PHASE.value)

@@ -6,17 +6,22 @@ import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 from atc_pipeline.build import Progress
 from atc_pipeline.bundle_inspect import summarise
-from atc_pipeline.commands.arguments import Commands, add_number, add_traceback, missing_libraries
+from atc_pipeline.commands.arguments import add_number, add_traceback, missing_libraries
 from atc_pipeline.draft import GRAPH_PATH
 from atc_pipeline.progress import StageProgress
 from atc_pipeline.resources import mib
 from atc_pipeline.supervise import stop_signals
 from atc_pipeline.verify import verify_bundle
+from omruntime.command_parser import Commands
 from omruntime.errors import ConfigError
 from omruntime.manifest import Manifest
+
+CompareOnCard: TypeAlias = Callable[[Manifest], str]
+OpenCard: TypeAlias = Callable[[argparse.Namespace, Progress], CompareOnCard | None]
 
 
 def add_parser(commands: Commands) -> None:
@@ -24,7 +29,7 @@ def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
         "verify", help="check a bundle: hashes, buckets, and its answers again", allow_abbrev=False
     )
-    parser.set_defaults(command=_verify)
+    parser.set_defaults(command=run_verify)
     parser.add_argument("bundle", type=Path)
     parser.add_argument(
         "--checkpoint", help="also compare with this checkpoint; needs the export libraries"
@@ -38,10 +43,11 @@ def add_parser(commands: Commands) -> None:
     add_traceback(parser)
 
 
-def _verify(options: argparse.Namespace) -> int:
+def run_verify(options: argparse.Namespace, open_card: OpenCard | None = None) -> int:
+    """Check and print; `open_card` finds the card of `--reference npu`, or raises."""
     # So that SIGTERM, too, removes what loading a checkpoint puts into the temporary folder.
     with stop_signals(), StageProgress(sys.stderr) as progress:
-        compare_on_npu = _open_npu(options, progress)
+        compare_on_npu = (open_card or _open_npu)(options, progress)
         verified = verify_bundle(options.bundle, progress)
         found = [_replay(options, verified.manifest, progress)]
         if options.checkpoint is not None:
@@ -59,7 +65,7 @@ def _replay(options: argparse.Namespace, manifest: Manifest, progress: Progress)
     bundle, num_threads = options.bundle, options.num_threads
     if num_threads < 0:
         raise ConfigError(f"num_threads is {num_threads}, wanted 0 or more")
-    if GRAPH_PATH not in {program.path for program in manifest.programs}:
+    if not _keeps_graph(manifest):
         return (
             "replay: left out, as the bundle holds compiled programs alone; "
             "build it with --keep-onnx to have its answers replayed"
@@ -78,6 +84,8 @@ def _replay(options: argparse.Namespace, manifest: Manifest, progress: Progress)
 
 def _recheck(options: argparse.Namespace, manifest: Manifest, progress: Progress) -> str:
     """Run the whole parity gate against the checkpoint; returns what was found, in words."""
+    if not _keeps_graph(manifest):
+        return _parity_left_out(options)
     from export.spec import ExportSpec
 
     spec = ExportSpec(
@@ -101,7 +109,19 @@ def _recheck(options: argparse.Namespace, manifest: Manifest, progress: Progress
     )
 
 
-def _open_npu(options: argparse.Namespace, progress: Progress) -> Callable[[Manifest], str] | None:
+def _parity_left_out(options: argparse.Namespace) -> str:
+    """What to say of a bundle of compiled programs alone, before anything is loaded."""
+    why = "the bundle holds compiled programs alone, so no graph can be compared with --checkpoint"
+    if options.reference is None:
+        raise ConfigError(f"{options.bundle}: {why}; build it with --keep-onnx")
+    return f"parity: left out, as {why}; build it with --keep-onnx to have it compared"
+
+
+def _keeps_graph(manifest: Manifest) -> bool:
+    return GRAPH_PATH in {program.path for program in manifest.programs}
+
+
+def _open_npu(options: argparse.Namespace, progress: Progress) -> CompareOnCard | None:
     """Find the card of `--reference npu` before anything costly; returns how to compare on it."""
     if options.reference is None:
         return None

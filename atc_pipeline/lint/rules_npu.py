@@ -161,7 +161,8 @@ RULES = (
     Rule(
         "npu-on-310b",
         Severity.WARNING,
-        "write it in plain operators, or prove it on the board with export-om doctor",
+        "write it in plain operators, as a build for the 310B does, or prove it on the board with "
+        "export-om doctor --probe --target CHIP",
         _OPS_LIST,
         _on_310b,
         frozenset({ASCEND_310B}),

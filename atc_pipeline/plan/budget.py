@@ -122,10 +122,15 @@ def make_budget(sizes: ModelSizes, soc: Soc, needs: BudgetNeeds) -> MemoryBudget
     if num_blocks < blocks_each + 1:
         longest = max(0, num_blocks - 1) * needs.block_size
         missing = _mib((blocks_each + 1 - num_blocks) * block_bytes)
+        remedy = (
+            f"lower --max-model-len to {longest} or less"
+            if longest
+            else "take a smaller model, fewer or smaller buckets, or a smaller --reserve"
+        )
         raise ConfigError(
             f"one sequence of {needs.max_model_len} tokens wants {blocks_each + 1} KV blocks of "
             f"{_mib(block_bytes)}, there is room for {num_blocks} ({limited_by}), which is "
-            f"{missing} too little; lower --max-model-len to {longest} or less"
+            f"{missing} too little; {remedy}"
         )
     return MemoryBudget(
         needs.memory_bytes, items, block_bytes, needs.block_size, num_blocks, limited_by

@@ -31,8 +31,8 @@ def card(facts: Survey) -> Verdict:
     return problem(
         "this machine has no Ascend card: no /dev/davinciN, and no Huawei accelerator on the PCI "
         "bus",
-        "bundles can be built and linted here, and served with --device cpu; serve OMs on a "
-        "machine with a card",
+        "to build, lint and compile none is needed; serve OMs on a machine with a card, or "
+        "bundles of --target cpu here, or of --atc simatc on a simulated one, --device sim:0",
     )
 
 

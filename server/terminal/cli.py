@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 
+from omruntime.command_parser import CommandParser, Commands
 from omruntime.errors import CallError, OmError, RequestError
 from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import FinishReason
@@ -20,7 +21,6 @@ from server.terminal.call_flags import add_call_flags, call_options_of, terminal
 from server.terminal.chat_session import ChatSession
 from server.terminal.control import CONTROL_COMMANDS, add_control_commands, run_control
 from server.terminal.options import add_sampling_flags, parse_token_ids, sampling_params_of
-from server.terminal.parser import ClientParser, Commands
 from server.text import ChatMessage, TextDelta
 
 _ROLES = ("system", "user", "assistant")
@@ -60,7 +60,9 @@ def _fail(error: OmError) -> int:
 
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     """Read the command line; ends the process with 2 on wrong usage."""
-    parser = ClientParser(prog="om-client", description=__doc__, epilog=_EPILOG, allow_abbrev=False)
+    parser = CommandParser(
+        prog="om-client", description=__doc__, epilog=_EPILOG, allow_abbrev=False
+    )
     commands = parser.add_subparsers(dest="command")
     generate = commands.add_parser(
         "generate", help="answer one prompt", epilog=_EPILOG, allow_abbrev=False
@@ -114,7 +116,7 @@ def _add_prompt_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_score(commands: Commands) -> ClientParser:
+def _add_score(commands: Commands) -> CommandParser:
     score = commands.add_parser(
         "score",
         help="say how likely continuations of a prompt are",

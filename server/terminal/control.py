@@ -13,11 +13,11 @@ from typing import TypeVar
 from google.protobuf.json_format import MessageToJson
 from google.protobuf.message import Message
 
+from omruntime.command_parser import CommandParser, Commands
 from omruntime.errors import RequestError
 from server.client import Client
 from server.pb import control_pb2 as pb
 from server.terminal.call_flags import add_connection_flags, terminal_client_of
-from server.terminal.parser import ClientParser, Commands
 from server.terminal.tables import bucket_table, drain_line, info_lines, load_lines
 from server.terminal.terminal_client import TerminalClient
 from server.terminal.top import run_top
@@ -32,7 +32,7 @@ _LEVELS = {
 }
 
 
-def add_control_commands(commands: Commands, epilog: str) -> dict[str, ClientParser]:
+def add_control_commands(commands: Commands, epilog: str) -> dict[str, CommandParser]:
     """Add the commands; their parsers by name."""
     parsers = {}
     for name, (text, add_flags, _) in CONTROL_COMMANDS.items():

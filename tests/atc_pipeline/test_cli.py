@@ -109,15 +109,27 @@ def test_a_value_out_of_range_is_exit_code_2(
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["build", "--targ", "cpu"], ["verify"], ["inspect", "--js"]]
+    ("arguments", "message"),
+    [
+        ([], "export-om: the following arguments are required: COMMAND; export-om --help"),
+        (["build", "--targ", "cpu"], "--targ; did you mean --target?; export-om build --help"),
+        # No near one: --soc is not --atc.
+        (["build", "c", "--soc", "x"], "unrecognized arguments: --soc; export-om build --help"),
+        (["build", "c", "--target", "x"], "invalid choice: 'x' (choose from 'cpu', 'Ascend310P1'"),
+        (["verify"], "required: bundle; export-om verify --help lists all flags"),
+        (["inspect", "--js"], "unrecognized arguments: --js; did you mean --json?"),
+        (["inspect", "a", "b"], "unrecognized arguments: b; export-om inspect --help"),
+    ],
 )
-def test_usage_errors_are_exit_code_2(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
+def test_usage_errors_are_one_line_and_exit_code_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:
         parse_arguments(arguments)
     assert caught.value.code == 2
-    assert "usage: export-om" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
 
 
 def test_too_little_room_is_refused_before_the_export(tmp_path: Path) -> None:

@@ -128,3 +128,12 @@ def test_a_longest_sequence_that_does_not_fit_is_refused_with_what_does() -> Non
     make_budget(LARGE, P3, needs(max_model_len=longest, max_num_seqs=1))
     with pytest.raises(ConfigError):
         make_budget(LARGE, P3, needs(max_model_len=longest + 1, max_num_seqs=1))
+
+
+def test_room_for_no_block_is_not_mended_by_shorter_sequences() -> None:
+    fits = make_budget(LARGE, P3, needs(max_num_seqs=1, max_model_len=128))
+    least = sum(item.num_bytes for item in fits.items)
+    short = needs(max_num_seqs=1, max_model_len=128, memory_bytes=least)
+    with pytest.raises(ConfigError, match="smaller model, fewer or smaller buckets") as error:
+        make_budget(LARGE, P3, short)
+    assert "--max-model-len" not in str(error.value)

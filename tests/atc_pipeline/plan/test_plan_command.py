@@ -75,7 +75,7 @@ def test_the_sizes_come_from_headers(
 ) -> None:
     model = tiny_model("llama")
     num_parameters = sum(p.numel() for p in model.parameters())
-    assert run(checkpoint, lengths, "--json", "--soc", "Ascend310B1") == 0
+    assert run(checkpoint, lengths, "--json", "--target", "Ascend310B1") == 0
     plain = json.loads(capsys.readouterr().out)
     assert plain["gears"]["block_size"] == 64
     assert plain["memory"]["items"]["weights"] == 2 * num_parameters

@@ -20,7 +20,7 @@ def test_text_and_exit_code(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     assert text.startswith(
         "problem         Ascend card             this machine has no Ascend card"
     )
-    assert "\n" + " " * 40 + "-> bundles can be built" in text
+    assert "\n" + " " * 40 + "-> to build, lint and compile none is needed" in text
 
 
 def test_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

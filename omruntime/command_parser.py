@@ -1,4 +1,4 @@
-"""ClientParser: how `om-client` reads its command line and words what is wrong with it."""
+"""CommandParser: how a program with subcommands reads its command line, and words what is wrong."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ import itertools
 from collections.abc import Sequence
 from typing import NoReturn, TypeAlias
 
+# Below it a flag of four letters is "near" to every other one: --soc to --atc at 0.6.
+_LIKENESS = 0.7
 
-class ClientParser(argparse.ArgumentParser):
+
+class CommandParser(argparse.ArgumentParser):
     """Ends the process with 2, and one line, on wrong usage."""
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and where help is."""
-        self.exit(2, f"om-client: {message}; {self.prog} --help lists all flags\n")
+        program = self.prog.partition(" ")[0]
+        self.exit(2, f"{program}: {message}; {self.prog} --help lists all flags\n")
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str], namespace: argparse.Namespace | None = None
@@ -35,10 +39,10 @@ class ClientParser(argparse.ArgumentParser):
     def refuse_unknown(self, rest: Sequence[str]) -> NoReturn:
         """End with 2, naming what nobody reads and the nearest flag."""
         name = rest[0].partition("=")[0]
-        near = difflib.get_close_matches(name, self._option_string_actions, n=1)
+        near = difflib.get_close_matches(name, self._option_string_actions, n=1, cutoff=_LIKENESS)
         hint = f"; did you mean {near[0]}?" if near else ""
         self.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
 
 
-Commands: TypeAlias = "argparse._SubParsersAction[ClientParser]"
+Commands: TypeAlias = "argparse._SubParsersAction[CommandParser]"
 """What sub-commands are added to."""
