@@ -38,6 +38,7 @@ class LoadSnapshot:
         num_requests: Requests at the front that have not ended.
         counts: Of requests; the running counts themselves, so to be read at once.
         look: What the engine said when it was asked; None when it was not, or never has.
+        is_simulated: Whether the device is a simulation, whose times say nothing of a card.
     """
 
     uptime_s: float
@@ -47,15 +48,19 @@ class LoadSnapshot:
     counters: EngineCounters
     counts: RequestCounts
     look: Look | None
+    is_simulated: bool
 
 
 class LoadWatch:
     """Takes snapshots; for one event loop."""
 
-    def __init__(self, lifecycle: Lifecycle, engine: EngineLike, access: Access) -> None:
+    def __init__(
+        self, lifecycle: Lifecycle, engine: EngineLike, access: Access, is_simulated: bool
+    ) -> None:
         self._lifecycle = lifecycle
         self._engine = engine
         self._access = access
+        self._is_simulated = is_simulated
         self._inspector = Inspector(engine)
         self._num_watchers = 0
 
@@ -76,6 +81,7 @@ class LoadWatch:
             counters=self._engine.counters(),
             counts=self._lifecycle.counts,
             look=None if look is None else self._visible(look),
+            is_simulated=self._is_simulated,
         )
 
     async def snapshots(

@@ -41,13 +41,14 @@ def load_to(load: EngineLoad) -> pb.GetLoadResponse:
     return pb.GetLoadResponse(**dataclasses.asdict(load))
 
 
-def buckets_to(state: EngineState, num_switches: int) -> pb.GetBucketsResponse:
+def buckets_to(state: EngineState, num_switches: int, is_simulated: bool) -> pb.GetBucketsResponse:
     """All buckets."""
     return pb.GetBucketsResponse(
         buckets=[pb.BucketUse(**_bucket(report)) for report in state.buckets],
         warm_up_s=state.warm_up_s,
         switch_s=state.switch_s,
         num_switches=num_switches,
+        is_simulated=is_simulated,
     )
 
 
@@ -86,6 +87,7 @@ def snapshot_fields(snapshot: LoadSnapshot) -> Fields:
         "time_to_first_token": _histogram(counts.time_to_first_token),
         "inter_token": _histogram(counts.inter_token),
         "request": _histogram(counts.request),
+        "is_simulated": snapshot.is_simulated,
     }
     if snapshot.look is not None:
         fields["details"] = _details(snapshot.look)

@@ -60,7 +60,10 @@ class GrpcControlService(control_pb2_grpc.ControlServiceServicer):
         self._engine = controlled.engine
         self._settings = controlled.settings
         self._access = controlled.access
-        self._watch = LoadWatch(controlled.lifecycle, controlled.engine, controlled.access)
+        self._is_simulated = controlled.settings.engine.is_simulated
+        self._watch = LoadWatch(
+            controlled.lifecycle, controlled.engine, controlled.access, self._is_simulated
+        )
         self._drains: set[asyncio.Task[None]] = set()
         self._model = model
 
@@ -74,7 +77,7 @@ class GrpcControlService(control_pb2_grpc.ControlServiceServicer):
             detail=self._lifecycle.detail,
             uptime_s=self._lifecycle.uptime_s,
             device=self._settings.engine.device,
-            is_simulated=self._settings.engine.is_simulated,
+            is_simulated=self._is_simulated,
             max_message_bytes=self._settings.max_message_mib * MIB,
         )
 
@@ -122,7 +125,8 @@ class GrpcControlService(control_pb2_grpc.ControlServiceServicer):
         """Tell how the buckets are used."""
         self._lifecycle.require_loaded()
         state = await self._engine.inspect()
-        return buckets_to(state, self._engine.counters().num_bucket_switches)
+        num_switches = self._engine.counters().num_bucket_switches
+        return buckets_to(state, num_switches, self._is_simulated)
 
     async def WatchLoad(  # noqa: N802 - the RPC's name
         self, request: pb.WatchLoadRequest, context: grpc.aio.ServicerContext

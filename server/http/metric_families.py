@@ -68,6 +68,7 @@ _BUCKET_COUNTERS: tuple[tuple[str, str, Callable[[BucketReport], float]], ...] =
 def metrics_of(snapshot: LoadSnapshot) -> Iterator[Metric]:
     """Everything that Prometheus scrapes; what only the engine knows is absent until it answers."""
     yield _gauge("serving", "Whether requests are taken.", snapshot.state is ServerState.SERVING)
+    yield _gauge("simulated", "Whether a SIMULATION gives the times here.", snapshot.is_simulated)
     yield _gauge("uptime_seconds", "Since the server began.", snapshot.uptime_s)
     yield _gauge("requests_open", "Requests at the front.", snapshot.num_requests)
     yield from _of_load(snapshot.load)

@@ -74,7 +74,7 @@ async def start_http_server(
     listener = _listen(bare_host(settings.host), settings.http_port)
     model = settings.served_model_name or engine.manifest.model.name
     gateway = Gateway(lifecycle, model, settings.tool_parser, settings.reasoning_parser)
-    watch = LoadWatch(lifecycle, engine, access)
+    watch = LoadWatch(lifecycle, engine, access, settings.engine.is_simulated)
     app = build_http_app(gateway, watch, settings.max_message_mib * MIB, access.keys)
     config = uvicorn.Config(
         app if settings.otlp_endpoint is None else OriginRecorder(app),

@@ -192,16 +192,18 @@ class BucketUse(_message.Message):
     def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., batch: _Optional[int] = ..., tokens: _Optional[int] = ..., past_blocks: _Optional[int] = ..., predicted_s: _Optional[float] = ..., is_measured: _Optional[bool] = ..., num_steps: _Optional[int] = ..., num_computed_rows: _Optional[int] = ..., num_padded_rows: _Optional[int] = ..., num_computed_tokens: _Optional[int] = ..., num_padded_tokens: _Optional[int] = ..., warm_up_s: _Optional[float] = ...) -> None: ...
 
 class GetBucketsResponse(_message.Message):
-    __slots__ = ("buckets", "warm_up_s", "switch_s", "num_switches")
+    __slots__ = ("buckets", "warm_up_s", "switch_s", "num_switches", "is_simulated")
     BUCKETS_FIELD_NUMBER: _ClassVar[int]
     WARM_UP_S_FIELD_NUMBER: _ClassVar[int]
     SWITCH_S_FIELD_NUMBER: _ClassVar[int]
     NUM_SWITCHES_FIELD_NUMBER: _ClassVar[int]
+    IS_SIMULATED_FIELD_NUMBER: _ClassVar[int]
     buckets: _containers.RepeatedCompositeFieldContainer[BucketUse]
     warm_up_s: float
     switch_s: float
     num_switches: int
-    def __init__(self, buckets: _Optional[_Iterable[_Union[BucketUse, _Mapping]]] = ..., warm_up_s: _Optional[float] = ..., switch_s: _Optional[float] = ..., num_switches: _Optional[int] = ...) -> None: ...
+    is_simulated: bool
+    def __init__(self, buckets: _Optional[_Iterable[_Union[BucketUse, _Mapping]]] = ..., warm_up_s: _Optional[float] = ..., switch_s: _Optional[float] = ..., num_switches: _Optional[int] = ..., is_simulated: _Optional[bool] = ...) -> None: ...
 
 class WatchLoadRequest(_message.Message):
     __slots__ = ("interval_s", "details")
@@ -258,7 +260,7 @@ class LoadDetails(_message.Message):
     def __init__(self, age_s: _Optional[float] = ..., answers: _Optional[_Iterable[_Union[LiveAnswer, _Mapping]]] = ..., buckets: _Optional[_Iterable[_Union[BucketUse, _Mapping]]] = ..., block_states: _Optional[bytes] = ...) -> None: ...
 
 class WatchLoadResponse(_message.Message):
-    __slots__ = ("uptime_s", "state", "num_requests", "load", "num_steps", "num_prefill_tokens", "num_generated_tokens", "num_computed_tokens", "num_padded_tokens", "num_bucket_switches", "num_refused", "time_to_first_token", "inter_token", "request", "details")
+    __slots__ = ("uptime_s", "state", "num_requests", "load", "num_steps", "num_prefill_tokens", "num_generated_tokens", "num_computed_tokens", "num_padded_tokens", "num_bucket_switches", "num_refused", "time_to_first_token", "inter_token", "request", "details", "is_simulated")
     class NumRefusedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -281,6 +283,7 @@ class WatchLoadResponse(_message.Message):
     INTER_TOKEN_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     DETAILS_FIELD_NUMBER: _ClassVar[int]
+    IS_SIMULATED_FIELD_NUMBER: _ClassVar[int]
     uptime_s: float
     state: ServerState
     num_requests: int
@@ -296,7 +299,8 @@ class WatchLoadResponse(_message.Message):
     inter_token: DurationHistogram
     request: DurationHistogram
     details: LoadDetails
-    def __init__(self, uptime_s: _Optional[float] = ..., state: _Optional[_Union[ServerState, str]] = ..., num_requests: _Optional[int] = ..., load: _Optional[_Union[GetLoadResponse, _Mapping]] = ..., num_steps: _Optional[int] = ..., num_prefill_tokens: _Optional[int] = ..., num_generated_tokens: _Optional[int] = ..., num_computed_tokens: _Optional[int] = ..., num_padded_tokens: _Optional[int] = ..., num_bucket_switches: _Optional[int] = ..., num_refused: _Optional[_Mapping[str, int]] = ..., time_to_first_token: _Optional[_Union[DurationHistogram, _Mapping]] = ..., inter_token: _Optional[_Union[DurationHistogram, _Mapping]] = ..., request: _Optional[_Union[DurationHistogram, _Mapping]] = ..., details: _Optional[_Union[LoadDetails, _Mapping]] = ...) -> None: ...
+    is_simulated: bool
+    def __init__(self, uptime_s: _Optional[float] = ..., state: _Optional[_Union[ServerState, str]] = ..., num_requests: _Optional[int] = ..., load: _Optional[_Union[GetLoadResponse, _Mapping]] = ..., num_steps: _Optional[int] = ..., num_prefill_tokens: _Optional[int] = ..., num_generated_tokens: _Optional[int] = ..., num_computed_tokens: _Optional[int] = ..., num_padded_tokens: _Optional[int] = ..., num_bucket_switches: _Optional[int] = ..., num_refused: _Optional[_Mapping[str, int]] = ..., time_to_first_token: _Optional[_Union[DurationHistogram, _Mapping]] = ..., inter_token: _Optional[_Union[DurationHistogram, _Mapping]] = ..., request: _Optional[_Union[DurationHistogram, _Mapping]] = ..., details: _Optional[_Union[LoadDetails, _Mapping]] = ..., is_simulated: _Optional[bool] = ...) -> None: ...
 
 class AbortRequest(_message.Message):
     __slots__ = ("request_id", "tenant", "all")

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from server.pb import control_pb2 as pb
 
+SIMULATED_TIMES = "a SIMULATION, whose times say nothing of a card"
+
 
 def info_lines(server: pb.GetServerInfoResponse, model: pb.GetModelInfoResponse) -> Iterator[str]:
     """Server and model, a line for each matter."""
@@ -37,6 +39,8 @@ def load_lines(snapshot: pb.WatchLoadResponse) -> Iterator[str]:
     finished = ", ".join(f"{n} {reason}" for reason, n in sorted(load.num_finished.items()) if n)
     refused = ", ".join(f"{n} {error}" for error, n in sorted(snapshot.num_refused.items()))
     yield f"state        {state}, up {snapshot.uptime_s:.0f} s"
+    if snapshot.is_simulated:
+        yield f"device       {SIMULATED_TIMES}"
     yield f"requests     {load.num_running} running, {load.num_waiting} waiting"
     yield f"finished     {finished or 'none'}"
     yield f"refused      {refused or 'none'}"
@@ -70,6 +74,8 @@ def bucket_table(response: pb.GetBucketsResponse) -> Iterator[str]:
         )
         for b in response.buckets
     ]
+    if response.is_simulated:
+        yield SIMULATED_TIMES
     yield from _aligned([head, *rows])
     yield (
         f"{response.num_switches} switches; warm-up {response.warm_up_s:.1f} s; "

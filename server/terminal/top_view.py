@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from server.pb import control_pb2 as pb
-from server.terminal.tables import percent
+from server.terminal.tables import SIMULATED_TIMES, percent
 from server.terminal.top_figures import FigureHistory, Figures
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -33,6 +33,7 @@ def line(figures: Figures, snapshot: pb.WatchLoadResponse) -> str:
     values: dict[str, object] = {
         "uptime_s": f"{snapshot.uptime_s:.1f}",
         "state": _state(snapshot),
+        "simulated": str(snapshot.is_simulated).lower(),
         "running": load.num_running,
         "waiting": load.num_waiting,
         "generated_per_s": _number(figures.generated),
@@ -54,7 +55,8 @@ def _head(history: FigureHistory, snapshot: pb.WatchLoadResponse, width: int) ->
     load, now = snapshot.load, history.points[-1]
     finished = sum(load.num_finished.values())
     refused = sum(snapshot.num_refused.values())
-    yield f"omserve {_state(snapshot)}, up {duration(snapshot.uptime_s)}"
+    simulated = f"; {SIMULATED_TIMES}" if snapshot.is_simulated else ""
+    yield f"omserve {_state(snapshot)}, up {duration(snapshot.uptime_s)}{simulated}"
     yield _row(
         "answers",
         f"{load.num_running} running, {load.num_waiting} waiting; since start {finished} ended, "

@@ -82,7 +82,8 @@ function showBlocks({ block_states: text = "" }, total) {
 function show() {
   if (latest === null) return;
   const { snapshot, point } = latest;
-  showState(snapshot.state.replace("SERVER_STATE_", "").toLowerCase());
+  const state = snapshot.state.replace("SERVER_STATE_", "").toLowerCase();
+  showState(state, snapshot.is_simulated ? `${state}, a SIMULATION` : state);
   const silent = snapshot.details?.age_s ?? 0;
   const news = silent > SILENT_S ? `, no news of the engine for ${duration(silent)}` : "";
   $("uptime").textContent = `up ${duration(snapshot.uptime_s)}${news}`;

@@ -8,6 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from omruntime.outputs import TokenDelta
 from omruntime.sequence import FinishReason, Request
+from omruntime.settings import EngineSettings
 from tests.server.http.serving import TOKENIZER, Serving, serving
 from tests.server.scripted_engine import one_by_one
 
@@ -59,6 +60,12 @@ def test_the_engine_is_read_at_each_scrape() -> None:
     assert found["omserve_warm_up_seconds", ""] == 1.5
     assert found["omserve_bucket_steps_total", "42decode1"] == 10
     assert found["omserve_bucket_padded_tokens_total", "10prefill16"] == 8
+
+
+def test_a_simulation_is_told_beside_its_times() -> None:
+    for device, told in (("sim:0", 1), ("cpu", 0)):
+        with serving(says_abc, engine=EngineSettings(device=device)) as server:
+            assert scrape(server)["omserve_simulated", ""] == told
 
 
 def test_a_histogram_is_cumulative_as_prometheus_has_it() -> None:

@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from omruntime.outputs import TokenDelta
 from omruntime.sequence import FinishReason, Request
+from omruntime.settings import EngineSettings
 from server.http.ui import PAGE_PATHS
 from tests.conftest import CACHE
 from tests.server.http.browser import open_browser, open_page
@@ -164,6 +165,15 @@ def test_it_says_when_the_engine_is_silent(server: Serving, browser: Browser) ->
         page.route("**/ui/events", lambda route: route.fulfill(body=body))
         page.goto(f"{server.url}/ui")
         expect(page.locator("#uptime")).to_contain_text("no news of the engine for 9.5 s")
+
+
+def test_it_says_that_a_simulation_gives_its_times(browser: Browser) -> None:
+    simulated = EngineSettings(device="sim:0")
+    with (
+        serving(says_abc, engine=simulated) as running,
+        open_page(browser, f"{running.url}/ui", 1280) as page,
+    ):
+        expect(page.locator("#state")).to_have_text("serving, a SIMULATION")
 
 
 def test_it_comes_back_when_the_server_does(browser: Browser) -> None:

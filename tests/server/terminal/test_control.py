@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from omruntime.errors import CallError
+from omruntime.settings import EngineSettings
 from server.client import AsyncClient, Client
 from server.client.async_control_calls import AsyncControlCalls
 from server.client.control_calls import ControlCalls
@@ -18,7 +19,7 @@ from server.pb import control_pb2 as pb
 from server.terminal.cli import main
 from server.terminal.control import CONTROL_COMMANDS
 from server.text import TextDelta
-from tests.server.wire_fakes import FakeGenerator, FakeServer
+from tests.server.wire_fakes import FakeGenerator, FakeServer, settings_of
 
 Capture = pytest.CaptureFixture[str]
 
@@ -55,6 +56,18 @@ def test_load_for_people_and_for_programs(server: FakeServer, capsys: Capture) -
     assert "padding      25.0 %" in lines
     assert run(server, "load", "--json") == 0
     assert json.loads(capsys.readouterr().out)["load"]["num_running"] == 1
+
+
+def test_times_of_a_simulation_are_told_as_such(capsys: Capture) -> None:
+    told = "a SIMULATION, whose times say nothing of a card"
+    with FakeServer(settings_of(engine=EngineSettings(device="sim:0"))) as server:
+        for command in ("load", "buckets"):
+            assert run(server, command) == 0
+            assert told in capsys.readouterr().out
+            assert run(server, command, "--json") == 0
+            assert json.loads(capsys.readouterr().out)["is_simulated"] is True
+        assert run(server, "top", "--count", "1") == 0
+        assert " simulated=true " in capsys.readouterr().out
 
 
 def test_buckets_show_what_was_padding(server: FakeServer, capsys: Capture) -> None:

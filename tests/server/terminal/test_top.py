@@ -91,6 +91,14 @@ def test_a_frame_fits_and_obeys_nobody(size: tuple[int, int]) -> None:
     assert "\x1b" not in "".join(lines)
 
 
+def test_a_frame_says_first_that_a_simulation_gives_its_times() -> None:
+    history, now = FigureHistory(), snapshot(1, 1)
+    history.push(now)
+    assert "SIMULATION" not in frame(history, now, (80, 24))
+    now.is_simulated = True
+    assert "a SIMULATION" in frame(history, now, (80, 24)).split("\n")[0]
+
+
 def test_a_frame_tells_what_it_has_no_room_for() -> None:
     history = FigureHistory()
     history.push(snapshot(1, 1))
@@ -125,6 +133,7 @@ def test_piped_it_is_a_line_for_each_look(server: FakeServer, capsys: Capture) -
         for line in capsys.readouterr().out.splitlines()
     )
     assert (first["running"], first["blocks_held"], first["state"]) == ("1", "4", "serving")
+    assert first["simulated"] == "false"
     assert (first["generated_per_s"], second["generated_per_s"]) == ("-", "0.0")
     assert main([*argv, "--count", "0"]) == 2
     assert main([*argv[:3], "--interval-s", "0"]) == 2
