@@ -23,6 +23,8 @@ from omruntime.device.ascend.driver import Driver
 from omruntime.device.ascend.library import AclLibrary
 from omruntime.device.ascend.loading import (
     LoadMemory,
+    create_config,
+    destroy_config,
     load_model,
     query_memory,
     require_kind,
@@ -99,6 +101,7 @@ class AscendDevice:
         self._mirrors: dict[tuple[DeviceBuffer, int], PinnedBuffer] = {}
         self._bounces: list[PinnedBuffer] = []
         self._is_queued = False
+        self._holds_lost_model = False
         self._soc = self._acl.get_soc_name() or ""
         logger.info("device open name=%s soc=%s", name, self._soc)
 
@@ -222,21 +225,46 @@ class AscendDevice:
         try:
             program = self._load(spec, path, LoadMemory(work, weight, external))
         except BaseException:
-            if weight is not None:
+            if weight is not None and not self._holds_lost_model:
                 self.free(weight)
             raise
         self._programs.append(program)
         return program
 
     def _load(self, spec: ProgramSpec, path: Path, memory: LoadMemory) -> AscendProgram:
-        model_id = load_model(self.driver, path, memory, self._set_external_weight)
+        handle = create_config(self.driver)
         try:
+            model_id = load_model(self.driver, handle, path, memory, self._set_external_weight)
+        except BaseException:
+            destroy_config(self.driver, handle)
+            raise
+        try:
+            destroy_config(self.driver, handle)
             interface = with_known_outputs(spec, read_interface(self.driver, model_id))
             check_interface(spec, interface)
         except BaseException:
-            unload_model(self.driver, model_id)
+            self.unload_model(model_id, None)
             raise
         return AscendProgram(self, spec, interface, model_id, memory.weight)
+
+    def unload_model(self, model_id: int, weight: AscendBuffer | None) -> None:
+        """Unload a model and free its weights.
+
+        A model that stays loaded keeps all device memory with it until the device is reset: what
+        it was loaded into must outlive it.
+
+        Raises:
+            DeviceError: The driver refused.
+
+        Source: CANN model API reference, aclmdlUnload and aclmdlLoadFromFileWithMem.
+        """
+        try:
+            unload_model(self.driver, model_id)
+        except DeviceError:
+            self._holds_lost_model = True
+            raise
+        if weight is not None:
+            self.free(weight)
 
     def forget(self, program: AscendProgram) -> None:
         """A program was unloaded."""
@@ -297,7 +325,7 @@ class AscendDevice:
         run_all([tell_failure, *unloads, self._give_memory_back, self._session.close])
 
     def _give_memory_back(self) -> None:
-        run_all(self._memory.closing_steps())
+        run_all(self._memory.closing_steps(leaves_device=self._holds_lost_model))
 
     def _work_memory(self, nbytes: int) -> AscendBuffer | None:
         """Scratch memory that programs share, as they run one after another on one stream.

@@ -73,28 +73,40 @@ def query_memory(driver: Driver, path: Path) -> ModelMemory:
     return ModelMemory(work_bytes, weight_bytes)
 
 
+def create_config(driver: Driver) -> int:
+    """The handle of a load's options."""
+    handle = driver.acl.mdl.create_config_handle()
+    return driver.require("acl.mdl.create_config_handle", handle)
+
+
+def destroy_config(driver: Driver, handle: int) -> None:
+    """Give the handle back; the model that was loaded with it stays."""
+    code = driver.acl.mdl.destroy_config_handle(handle)
+    driver.check("acl.mdl.destroy_config_handle", code)
+
+
 def load_model(
-    driver: Driver, path: Path, memory: LoadMemory, setter: ExternalWeightSetter | None
+    driver: Driver,
+    handle: int,
+    path: Path,
+    memory: LoadMemory,
+    setter: ExternalWeightSetter | None,
 ) -> int:
-    """Load an OM; returns the model id.
+    """Load an OM by a handle of `create_config`; returns the model id.
 
     Raises:
         OutOfDeviceMemoryError, DeviceError: The driver refused.
     """
     mdl = driver.acl.mdl
-    handle = driver.require("acl.mdl.create_config_handle", mdl.create_config_handle())
-    try:
-        for attr, value in _options(path, memory):
-            driver.check("acl.mdl.set_config_opt", mdl.set_config_opt(handle, attr, value))
-        if setter is not None:
-            for name, buffer in memory.external.items():
-                code = setter(handle, name, buffer.address, buffer.nbytes)
-                driver.check("aclmdlSetExternalWeightAddress", code)
-        model_id, code = mdl.load_with_config(handle)
-        driver.check("acl.mdl.load_with_config", code)
-        return model_id
-    finally:
-        driver.check("acl.mdl.destroy_config_handle", mdl.destroy_config_handle(handle))
+    for attr, value in _options(path, memory):
+        driver.check("acl.mdl.set_config_opt", mdl.set_config_opt(handle, attr, value))
+    if setter is not None:
+        for name, buffer in memory.external.items():
+            code = setter(handle, name, buffer.address, buffer.nbytes)
+            driver.check("aclmdlSetExternalWeightAddress", code)
+    model_id, code = mdl.load_with_config(handle)
+    driver.check("acl.mdl.load_with_config", code)
+    return model_id
 
 
 def unload_model(driver: Driver, model_id: int) -> None:

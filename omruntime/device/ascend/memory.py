@@ -147,8 +147,12 @@ class DeviceMemory:
                 return MemoryInfo(free, total)
         raise DeviceError(f"{self._driver.device_name}: the driver reports no memory at all")
 
-    def closing_steps(self) -> list[Callable[[], None]]:
-        """What gives everything back that is still held."""
-        buffers = [partial(self.free, buffer) for buffer in self._buffers]
+    def closing_steps(self, *, leaves_device: bool = False) -> list[Callable[[], None]]:
+        """What gives everything back that is still held.
+
+        Args:
+            leaves_device: Whether device memory is left to the reset of the device.
+        """
+        buffers = [] if leaves_device else [partial(self.free, buffer) for buffer in self._buffers]
         pinned = [partial(self.unpin, pinned) for pinned in self._pinned]
         return [*buffers, *pinned]

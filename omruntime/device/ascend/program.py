@@ -11,13 +11,12 @@ runtime/v1/executor/ge_executor.cc (SetDynamicDims writes the gear buffer synchr
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from omruntime.buckets import Bucket
-from omruntime.device.ascend.loading import unload_model
 from omruntime.device.ascend.memory import AscendBuffer, address_of
 from omruntime.device.ascend.om_check import bucket_dims
 from omruntime.device.ascend.om_interface import OmInterface
@@ -32,14 +31,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Binding:
-    """One bucket's handles."""
+    """One bucket's handles, as far as they are made: the datasets are inputs and outputs."""
 
-    inputs: int
-    outputs: int
-    data_buffers: tuple[int, ...]
-    gear: AscendBuffer | None
+    datasets: list[int] = field(default_factory=list)
+    data_buffers: list[int] = field(default_factory=list)
+    gear: AscendBuffer | None = None
 
 
 class AscendProgram:
@@ -73,15 +71,17 @@ class AscendProgram:
         self._require_names([t.name for t in self._spec.outputs], outputs)
         dims = bucket_dims(self._spec, self._interface, bucket)
         self._require_shapes(dims, inputs)
-        gear = self._gear_buffer()
-        windows = [inputs.get(t.name, gear) for t in self._interface.inputs]
-        in_set, in_buffers = self._dataset(windows)
-        out_set, out_buffers = self._dataset([outputs[t.name] for t in self._interface.outputs])
-        binding = _Binding(in_set, out_set, (*in_buffers, *out_buffers), gear)
+        binding = _Binding()
+        try:
+            self._make(binding, inputs, outputs)
+            if binding.gear is not None:
+                gear = [dim for shape in dims.values() for dim in shape]
+                self._set_gear(binding.datasets[0], gear)
+        except BaseException:
+            run_all(self._closing_steps(binding))
+            raise
         before = self._bindings.get(bucket)
         self._bindings[bucket] = binding
-        if gear is not None:
-            self._set_gear(in_set, [dim for shape in dims.values() for dim in shape])
         if before is not None:
             self._device.synchronize()
             run_all(self._closing_steps(before))
@@ -92,9 +92,8 @@ class AscendProgram:
         if binding is None or self._model_id is None:
             raise DeviceError(f"{self._device.name}: {bucket} was never bound")
         self._device.enter()
-        code = self._acl.mdl.execute_async(
-            self._model_id, binding.inputs, binding.outputs, self._device.stream
-        )
+        inputs, outputs = binding.datasets
+        code = self._acl.mdl.execute_async(self._model_id, inputs, outputs, self._device.stream)
         self._driver.check("acl.mdl.execute_async", code)
         self._device.note_queued()
 
@@ -105,12 +104,10 @@ class AscendProgram:
         tell_failure = self._device.settle()
         model_id, self._model_id = self._model_id, None
         bindings, self._bindings = self._bindings, {}
-        unload = partial(unload_model, self._driver, model_id)
+        unload = partial(self._device.unload_model, model_id, self._weight)
         steps: list[Callable[[], None]] = [tell_failure, unload]
         for binding in bindings.values():
             steps += self._closing_steps(binding)
-        if self._weight is not None:
-            steps.append(partial(self._device.free, self._weight))
         self._device.forget(self)
         run_all(steps)
 
@@ -120,7 +117,7 @@ class AscendProgram:
             steps.append(partial(self._device.free, binding.gear))
         for buffer in binding.data_buffers:
             steps.append(partial(self._destroy_data_buffer, buffer))
-        for dataset in (binding.inputs, binding.outputs):
+        for dataset in binding.datasets:
             steps.append(partial(self._destroy_dataset, dataset))
         return steps
 
@@ -149,20 +146,33 @@ class AscendProgram:
         )
         self._driver.check("acl.mdl.set_input_dynamic_dims", code)
 
-    def _dataset(self, windows: list[DeviceTensor | AscendBuffer | None]) -> tuple[int, list[int]]:
-        """A dataset over windows, and its data buffers."""
+    def _make(
+        self,
+        binding: _Binding,
+        inputs: Mapping[str, DeviceTensor],
+        outputs: Mapping[str, DeviceTensor],
+    ) -> None:
+        """Fill a binding, each handle as soon as it is made."""
+        binding.gear = self._gear_buffer()
+        windows = [inputs.get(t.name, binding.gear) for t in self._interface.inputs]
+        self._add_dataset(binding, windows)
+        self._add_dataset(binding, [outputs[t.name] for t in self._interface.outputs])
+
+    def _add_dataset(
+        self, binding: _Binding, windows: Sequence[DeviceTensor | AscendBuffer | None]
+    ) -> None:
+        """A dataset over windows."""
         dataset = self._driver.require("acl.mdl.create_dataset", self._acl.mdl.create_dataset())
-        buffers = []
+        binding.datasets.append(dataset)
         for window in windows:
             assert window is not None
             address, nbytes = self._place(window)
             buffer = self._driver.require(
                 "acl.create_data_buffer", self._acl.create_data_buffer(address, nbytes)
             )
-            buffers.append(buffer)
+            binding.data_buffers.append(buffer)
             _, code = self._acl.mdl.add_dataset_buffer(dataset, buffer)
             self._driver.check("acl.mdl.add_dataset_buffer", code)
-        return dataset, buffers
 
     def _place(self, window: DeviceTensor | AscendBuffer) -> tuple[int, int]:
         if isinstance(window, AscendBuffer):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -132,6 +133,22 @@ def test_nothing_is_taken_from_work_that_does_not_end(tmp_path: Path) -> None:
         with pytest.raises(StillRunningError, match="507046"):
             take_away()
     assert not simulation.is_finalized
+
+
+def test_memory_is_freed_behind_the_work_that_uses_it(tmp_path: Path) -> None:
+    """To free under queued work is undefined; the simulator would raise."""
+    write_twice(tmp_path / "twice.om", (SMALL_GEAR, LARGE_GEAR))
+    simulation = Simulation()
+    device = simulated_device(simulation)
+    program = device.load_program(TWICE, tmp_path)
+    x, y = (DeviceTensor(device.alloc(64), 0, (2, 1), "float32") for _ in range(2))
+    program.bind(SMALL, {"x": x}, {"y": y})
+    program.run(SMALL)
+    device.free(y.buffer)
+    device.copy_in(x, np.zeros((2, 1), np.float32))
+    device.free(x.buffer)
+    device.close()
+    assert simulation.leaks == ()
 
 
 def test_acl_ends_with_its_last_device() -> None:
@@ -287,6 +304,32 @@ def test_work_memory_grows_once_and_is_planned_so(tmp_path: Path) -> None:
         device.load_program(spec, tmp_path)
     assert simulation.used_bytes[0] == planned["work memory"] + planned["weights"]
     device.close()
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            TensorSpec("x", "float16", ("batch", "tokens")),
+            "x is float32, the manifest says float16",
+        ),
+        (TensorSpec("x", "float32", ("batch",)), r"x has the dims \[-1, -1\], the manifest says"),
+        (
+            TensorSpec("z", "float32", ("batch", "tokens")),
+            r"inputs are \['x'\], the manifest lists",
+        ),
+    ],
+)
+def test_a_program_that_the_manifest_describes_otherwise_is_refused(
+    spec: TensorSpec, message: str, tmp_path: Path
+) -> None:
+    write_twice(tmp_path / "twice.om", (SMALL_GEAR, LARGE_GEAR))
+    simulation = Simulation()
+    device = simulated_device(simulation)
+    with pytest.raises(BundleError, match=message):
+        device.load_program(replace(TWICE, inputs=(spec,)), tmp_path)
+    device.close()
+    assert simulation.leaks == ()
 
 
 def test_outputs_without_a_tensor_name_are_taken_in_order(

@@ -26,7 +26,7 @@ SCENARIO = Path(__file__).with_name("short_life.py")
 # Of acl itself, and of the device's own steps that lead to them.
 NAMES = {
     "set_context", "synchronize_stream", "synchronize_stream_with_timeout", "free", "free_host",
-    "destroy_stream", "destroy_context", "destroy_config_handle", "destroy_desc",
+    "destroy_stream", "destroy_context", "destroy_config_handle", "destroy_config", "destroy_desc",
     "destroy_data_buffer", "destroy_dataset", "unload", "unload_model", "reset_device", "finalize",
     "enter", "synchronize", "unpin", "close",
 }  # fmt: skip
