@@ -8,11 +8,10 @@ from __future__ import annotations
 import dataclasses
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from google.protobuf import struct_pb2
-from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
@@ -31,10 +30,13 @@ from server.grpc_options import (
 from server.pb import inference_pb2 as pb
 from server.score import Continuation, ScoreRequest
 from server.text import ChatMessage, TextDelta, TextRequest, Usage
+from server.value_limit import messages_of
 
 GenerationMessage = pb.GenerateRequest | pb.GenerateStreamRequest
 """The two request messages with the same fields."""
 
+# Beyond so many their numbers are not looked for, which takes a while of everybody's time.
+MAX_UNKNOWN_BYTES = 1 << 16
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 
 _REASON_TO_WIRE = {
@@ -113,6 +115,12 @@ def require_known_fields(message: Message) -> None:
     known.DiscardUnknownFields()
     if known.ByteSize() == message.ByteSize():
         return
+    num_unknown_bytes = message.ByteSize() - known.ByteSize()
+    if num_unknown_bytes > MAX_UNKNOWN_BYTES:
+        raise NotBuiltInError(
+            f"{message.DESCRIPTOR.name} has {num_unknown_bytes} bytes of fields that this server "
+            f"does not know; leave them out or upgrade the server"
+        )
     name, numbers = next(_unknown_fields(message))
     raise NotBuiltInError(
         f"{name} has fields with the numbers {numbers}, which this server does not know; leave "
@@ -127,18 +135,8 @@ def _unknown_fields(message: Message) -> Iterator[tuple[str, list[int]]]:
         numbers = {fields[i].field_number for i in range(len(fields))}
         yield message.DESCRIPTOR.name, sorted(numbers)
     for descriptor, value in message.ListFields():
-        for inner in _messages_of(descriptor, value):
+        for inner in messages_of(descriptor, value):
             yield from _unknown_fields(inner)
-
-
-def _messages_of(descriptor: FieldDescriptor, value: Any) -> Iterable[Message]:
-    inner_type = descriptor.message_type
-    if inner_type is None:
-        return ()
-    if inner_type.GetOptions().map_entry:
-        is_message = inner_type.fields_by_name["value"].message_type is not None
-        return value.values() if is_message else ()
-    return value if descriptor.is_repeated else (value,)
 
 
 def sampling_params_from(message: pb.SamplingParams) -> SamplingParams:

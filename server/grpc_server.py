@@ -54,7 +54,7 @@ def channel_options(max_message_mib: int, max_requests: int) -> tuple[tuple[str,
 
     Args:
         max_message_mib: Largest message taken, MiB. gRPC's own 4 MiB would refuse a prompt of a
-            million token ids; no bound at all would let one client take all memory.
+            million tokens as text; no bound at all would let one client take all memory.
         max_requests: As many as the engine may run and queue. A client's library holds back calls
             beyond the bound of a connection, without a word; so it lies where a full queue refuses
             with one, and only bounds what a single connection can cost.

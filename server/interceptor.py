@@ -20,6 +20,7 @@ from server.event_writer import until_reader_leaves
 from server.failure import failure_of
 from server.grpc_messages import require_known_fields
 from server.retry_info import retry_metadata
+from server.value_limit import require_few_values
 
 _OUR_PREFIXES = ("/omserve.", *(f"/{name}/" for name in DIALECT_NAMES))
 
@@ -111,7 +112,7 @@ def read_message(parse: _Parse, raw: bytes) -> Message:
     """Read a request from its bytes.
 
     Raises:
-        RequestError: They are not such a message.
+        RequestError: They are not such a message, or one of too many values.
         NotBuiltInError: The message has fields that are not known here.
     """
     message = parse_message(parse, raw)
@@ -122,8 +123,10 @@ def read_message(parse: _Parse, raw: bytes) -> Message:
 def parse_message(parse: _Parse, raw: bytes) -> Message:
     """As `read_message`, for callers that look at unknown fields themselves."""
     try:
-        return parse(raw)
+        message = parse(raw)
     except DecodeError as error:
         raise RequestError(
             f"the request's {len(raw)} bytes are not the protobuf message of this RPC: {error}"
         ) from error
+    require_few_values(message, len(raw))
+    return message

@@ -145,7 +145,7 @@ class Settings:
     )
     max_message_mib: int = field(
         default=16,
-        metadata=_help("Largest message taken, MiB; 16 holds over three million token ids."),
+        metadata=_help("Largest message taken, MiB; 16 is text for millions of tokens."),
     )
     engine: EngineSettings = field(default_factory=EngineSettings)
 
