@@ -225,7 +225,14 @@ class SamplingParams:
             FieldError: An id is outside 0 to `vocab_size - 1`, or nothing could be chosen.
         """
         for name in ("logit_bias", "allowed_token_ids", "banned_token_ids", "stop_token_ids"):
-            for token_id in getattr(self, name):
+            token_ids = getattr(self, name)
+            if len(token_ids) > vocab_size:
+                raise FieldError(
+                    name,
+                    f"{name} has {len(token_ids)} ids, but the model has {vocab_size}; send each "
+                    f"once",
+                )
+            for token_id in token_ids:
                 if not 0 <= token_id < vocab_size:
                     raise FieldError(
                         name,

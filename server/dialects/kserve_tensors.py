@@ -25,6 +25,9 @@ _FIXED = {
     "FP64": ("<f8", "fp64_contents"),
 }
 
+# No input has more than one; so many are refused by their shape, more before they are read.
+MAX_STRINGS = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
@@ -122,6 +125,10 @@ def _raw_strings(name: str, raw: bytes) -> list[TensorValue]:
             raise RequestError(
                 f"input {name!r} ends inside of a string at byte {at} of {len(raw)}; put each "
                 f"string behind its length, 4 bytes little-endian"
+            )
+        if len(strings) == MAX_STRINGS:
+            raise RequestError(
+                f"input {name!r} holds more than {MAX_STRINGS:,} strings; send one prompt a request"
             )
         strings.append(raw[at + 4 : end])
         at = end

@@ -28,6 +28,9 @@ _LISTS = ("stop_token_ids", "allowed_token_ids")
 # What these mean unless set is what happens here anyway.
 _NO_EFFECT = {"detokenize": True, "spaces_between_special_tokens": True, "best_of": None}
 
+# Parsed and checked in the loop that sends everybody's tokens, which takes some hundredths of a
+# second for so many.
+MAX_JSON_CHARS = 1 << 18
 PARAMETER_NAMES = frozenset(_OURS) | frozenset(_NO_EFFECT)
 
 
@@ -37,6 +40,10 @@ def read_json_parameters(text: str) -> dict[str, Any]:
     Raises:
         RequestError: It is none.
     """
+    if len(text) > MAX_JSON_CHARS:
+        raise RequestError(
+            f"sampling_parameters has {len(text)} characters, wanted at most {MAX_JSON_CHARS}"
+        )
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from omruntime.errors import RequestError
+from omruntime.errors import FieldError, RequestError
 from omruntime.manifest import SamplingDefaults
 from omruntime.sampling_params import (
     MAX_SEED,
@@ -123,3 +123,11 @@ def test_set_fields_win_over_the_bundles_defaults_zero_included() -> None:
     assert resolved.top_k == 20
     assert resolved.top_p == 1.0
     assert resolved.min_p == 0.0
+
+
+@pytest.mark.parametrize("name", ["allowed_token_ids", "banned_token_ids", "stop_token_ids"])
+def test_a_list_of_more_ids_than_the_model_has_is_refused(name: str) -> None:
+    """Each answer and step looks at them; repeated ones would only take time."""
+    SamplingParams(**{name: (1, 1, 2)}).require_vocabulary(3)
+    with pytest.raises(FieldError, match=f"{name} has 4 ids, but the model has 3; send each once"):
+        SamplingParams(**{name: (1, 1, 2, 2)}).require_vocabulary(3)

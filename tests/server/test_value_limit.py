@@ -13,7 +13,12 @@ from omruntime.errors import NotBuiltInError, RequestError
 from server.grpc_messages import MAX_UNKNOWN_BYTES, require_known_fields
 from server.pb import inference_pb2 as pb
 from server.pb import inference_pb2_grpc
-from server.value_limit import IDS_PER_VALUE, MAX_VALUES, require_few_values
+from server.value_limit import (
+    IDS_PER_VALUE,
+    MAX_VALUES,
+    VALUES_PER_MESSAGE,
+    require_few_values,
+)
 from tests.server.wire_fakes import FakeServer
 
 MANY = MAX_VALUES + 1
@@ -42,7 +47,13 @@ def biases() -> Message:
     return pb.GenerateRequest(sampling_params=params)
 
 
-@pytest.mark.parametrize("make", [lambda: prompt_of(MANY_IDS), nested, biases])
+def chat() -> Message:
+    """A turn takes longer than a number."""
+    turns = [pb.ChatMessage(role="user")] * (MAX_VALUES // (VALUES_PER_MESSAGE + 1) + 1)
+    return pb.TokenizeRequest(chat=pb.Chat(messages=turns))
+
+
+@pytest.mark.parametrize("make", [lambda: prompt_of(MANY_IDS), nested, biases, chat])
 def test_values_are_counted_through_all_parts(make: Callable[[], Message]) -> None:
     message = make()
     with pytest.raises(RequestError, match=r"more than 524,288 values .*; send less at once"):

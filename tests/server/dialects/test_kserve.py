@@ -275,6 +275,18 @@ def test_an_answer_that_fails_is_an_error_in_both_methods(
         ([text()], {"parameters": {"max_tokens": 0}}, "INVALID_ARGUMENT", "max_tokens is 0"),
         ([text()], {"parameters": {"min_tokens": -1}}, "INVALID_ARGUMENT", "min_tokens is -1"),
         ([tensor("text_input", [b"a", b"b"], "BYTES")], {}, "INVALID_ARGUMENT", "2 values"),
+        (
+            [tensor("text_input", [b""] * 1001, "BYTES")],
+            {},
+            "INVALID_ARGUMENT",
+            "more than 1,000 strings",
+        ),
+        (
+            [text(), tensor("sampling_parameters", [b" " * 262_145], "BYTES")],
+            {},
+            "INVALID_ARGUMENT",
+            "sampling_parameters has 262145 characters, wanted at most 262144",
+        ),
         ([tensor("input_ids", [[1], [2]], "INT64")], {}, "INVALID_ARGUMENT", r"[2, 1]"),
         ([tensor("input_ids", [1.0], "FP32")], {}, "INVALID_ARGUMENT", "'FP32'"),
         ([text(), tensor("image", [b"x"], "BYTES")], {}, "UNIMPLEMENTED", "'image'"),
