@@ -31,7 +31,9 @@ def require_token_ids(name: str, value: object) -> None:
     if not isinstance(value, tuple | list):
         raise _wrong_type(name, value, "a tuple of token ids")
     for token_id in value:
-        require_integer(f"{name}: a token id", token_id)
+        # Lists are as long as vocabularies, so a message is made where it is needed alone.
+        if type(token_id) is not int:
+            require_integer(f"{name}: a token id", token_id)
 
 
 def require_strings(name: str, value: object) -> None:
@@ -48,8 +50,9 @@ def require_biases(name: str, value: object) -> None:
     if not isinstance(value, Mapping):
         raise _wrong_type(name, value, "a mapping of token ids to numbers")
     for token_id, bias in value.items():
-        require_integer(f"{name}: a token id", token_id)
-        require_number(f"{name}[{token_id}]", bias)
+        if type(token_id) is not int or type(bias) is not float:
+            require_integer(f"{name}: a token id", token_id)
+            require_number(f"{name}[{token_id}]", bias)
 
 
 def _wrong_type(name: str, value: object, wanted: str) -> FieldError:

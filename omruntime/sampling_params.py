@@ -145,7 +145,8 @@ class SamplingParams:
         _require_range("logprobs", self.logprobs, 0, MAX_LOGPROBS)
         _require_range("prompt_logprobs", self.prompt_logprobs, 0, MAX_LOGPROBS)
         for token_id, bias in self.logit_bias.items():
-            _require_range(f"logit_bias[{token_id}]", bias, -MAX_LOGIT_BIAS, MAX_LOGIT_BIAS)
+            if not -MAX_LOGIT_BIAS <= bias <= MAX_LOGIT_BIAS:  # NaN is not
+                _require_range(f"logit_bias[{token_id}]", bias, -MAX_LOGIT_BIAS, MAX_LOGIT_BIAS)
         self._require_stop()
         self._require_constrainable()
 
