@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -20,7 +20,7 @@ from omruntime.blocks.kv_cache import KVCache
 from omruntime.buckets import Bucket
 from omruntime.device.base import Device, DeviceBuffer, DeviceTensor, Program
 from omruntime.element_type import item_bytes
-from omruntime.errors import DeviceError, StillRunningError
+from omruntime.errors import BundleError, DeviceError, StillRunningError
 from omruntime.input_arena import InputArena, arena_bytes
 from omruntime.inputs import HostInputs, map_slots, pack_inputs
 from omruntime.manifest import Manifest, ProgramSpec, TensorSpec
@@ -61,6 +61,8 @@ class GraphExecutor:
         specs = step_programs(manifest)
         self._inputs = InputArena(device, (b for spec in specs for b in spec.buckets))
         self._outputs = {n: device.alloc(size) for n, size in _output_bytes(specs).items()}
+        for spec in specs:
+            self._require_fit(spec, manifest)
         for number, spec in enumerate(specs):
             on_stage(f"loading program {number + 1}/{len(specs)}: {spec.path}")
             program = device.load_program(spec, bundle)
@@ -143,6 +145,15 @@ class GraphExecutor:
         self._inputs.close()
         self._programs, self._outputs, self._steps = [], {}, {}
 
+    def _require_fit(self, spec: ProgramSpec, manifest: Manifest) -> None:
+        given = {**self._kv_cache.pool_inputs(), **self._inputs.device_tensors(spec.buckets[0])}
+        misfits = "; ".join(_misfits(spec, manifest, given))
+        if misfits:
+            raise BundleError(
+                f"{spec.path} does not fit the manifest: {misfits}. Copy the bundle again or "
+                f"rebuild it"
+            )
+
     def _bind(self, program: Program, spec: ProgramSpec, bucket: Bucket) -> None:
         tensors = {**self._kv_cache.pool_inputs(), **self._inputs.device_tensors(bucket)}
         inputs = {t.name: tensors[t.name] for t in spec.inputs}
@@ -174,6 +185,24 @@ class _BoundStep:
         return DeviceTensor(
             logits.buffer, logits.offset, (num_rows, *logits.shape[1:]), logits.dtype
         )
+
+
+def _misfits(
+    spec: ProgramSpec, manifest: Manifest, given: Mapping[str, DeviceTensor]
+) -> Iterator[str]:
+    """What a program takes or gives otherwise than the manifest's model and pool."""
+    kv, vocab_size = manifest.kv, manifest.model.vocab_size
+    for tensor in spec.inputs:
+        if tensor.name not in given:
+            yield f"it takes {tensor.name}, which a {kv.layout.value} pool does not have"
+        elif tensor.dtype != given[tensor.name].dtype:
+            yield f"{tensor.name} is {tensor.dtype}, wanted {given[tensor.name].dtype}"
+    outputs = {tensor.name: tensor for tensor in spec.outputs}
+    yield from (f"it gives no {name}" for name in ("logits", "new_kv") if name not in outputs)
+    if "new_kv" in outputs and outputs["new_kv"].dtype != kv.dtype:
+        yield f"new_kv is {outputs['new_kv'].dtype}, wanted {kv.dtype}"
+    if "logits" in outputs and outputs["logits"].shape[-1] != vocab_size:
+        yield f"logits are {outputs['logits'].shape[-1]} wide, the vocabulary is {vocab_size}"
 
 
 def step_programs(manifest: Manifest) -> list[ProgramSpec]:

@@ -50,7 +50,9 @@ def chosen_server(
         with toy(folder, options) as child:
             yield child
         return
-    own = ("--device", arguments.device, "--served-model-name", MODEL, "--num-threads", "1")
+    own = ["--device", arguments.device, "--served-model-name", MODEL]
+    if ":" not in arguments.device:  # a chip runs on none of the host's threads
+        own += ["--num-threads", "1"]
     short = ("--max-model-len", str(arguments.max_model_len))
     cache = ("--cache-dir", str(folder / "cache"))
     child = ServerChild(arguments.bundle, folder, (*own, *short, *cache, *options))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -327,6 +327,45 @@ def test_a_program_with_other_tensors_is_refused(sim_bundle: Path, tmp_path: Pat
         pytest.raises(BundleError, match=r"decode\.om: the graph's inputs are \['x'\]"),
         open_engine(bundle),
     ):
+        pass
+
+
+def renamed(manifest: Manifest) -> Manifest:
+    """The last tensors of each program called otherwise: the pool, and the new keys and values."""
+    return replace(
+        manifest,
+        programs=tuple(
+            replace(
+                p,
+                inputs=(*p.inputs[:-1], replace(p.inputs[-1], name="pool")),
+                outputs=(*p.outputs[:-1], replace(p.outputs[-1], name="kv")),
+            )
+            for p in manifest.programs
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (renamed, "it takes pool, which a token_major pool does not have; it gives no new_kv"),
+        (
+            lambda m: replace(m, kv=replace(m.kv, dtype="float32")),
+            "kv_pool is float16, wanted float32; new_kv is float16, wanted float32",
+        ),
+        (
+            lambda m: replace(m, model=replace(m.model, vocab_size=7000)),
+            "wide, the vocabulary is 7000",
+        ),
+    ],
+)
+def test_a_manifest_that_speaks_of_another_pool_or_model_is_refused(
+    spoil: Callable[[Manifest], Manifest], message: str, sim_bundle: Path, tmp_path: Path
+) -> None:
+    bundle = copied(sim_bundle, tmp_path / "bundle")
+    text = spoil(Manifest.read(bundle)).to_json()
+    (bundle / MANIFEST_NAME).write_text(text, encoding="utf-8")
+    with pytest.raises(BundleError, match=message), open_engine(bundle):
         pass
 
 

@@ -195,7 +195,8 @@ def test_a_simulated_chip_is_lost_and_opened_anew(tmp_path: Path) -> None:
     bundle = write_token_major_toy(tmp_path / "bundle")
 
     async def main() -> None:
-        settings = {"device": "sim:0", "num_blocks": None, "inject_fault": "kill@3"}
+        settings = {"device": "sim:0", "num_threads": 0, "num_blocks": None}
+        settings |= {"inject_fault": "kill@3"}
         async with serving(bundle, **settings) as (engine, events):
             answer = await ask(engine, "r", 1)
             assert (answer.finish_reason, len(answer.token_ids)) == (ERROR, 2)
