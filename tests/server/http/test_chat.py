@@ -256,7 +256,7 @@ def test_a_body_of_too_many_values_is_refused(server: Serving) -> None:
     response = httpx.post(f"{server.url}/v1/chat/completions", content=content, timeout=20)
     assert response.status_code == 413
     assert "262,144 values" in response.json()["error"]["message"]
-    assert post(server, {"messages": HELLO, "stop_token_ids": [7] * 1000}).status_code == 200
+    assert post(server, {"messages": HELLO, "stop_token_ids": [7] * 100}).status_code == 200
 
 
 def fails_later(_request: Request) -> list[TokenDelta]:
