@@ -16,7 +16,7 @@ from atc_pipeline.building_folder import BuildingFolder
 from atc_pipeline.bundle import BuildRecord, ExportedGraph, write_manifest
 from atc_pipeline.draft import DRAFT_NAME
 from atc_pipeline.resources import available_memory_bytes, mib, require_disk, require_memory
-from omruntime.errors import ExportError
+from omruntime.errors import ExportError, OmError
 from omruntime.manifest import Manifest
 
 Progress = Callable[[str], None]
@@ -143,9 +143,9 @@ def named_shortages(folder: Path) -> Iterator[None]:
             f"no disk space left while writing {where}: {error.strerror}; "
             f"{mib(_written_bytes(folder))} were written; free some or choose another --output"
         ) from error
-    except RuntimeError as error:
-        # What torch and ONNX Runtime raise for a failed allocation.
-        if "alloc" not in str(error):
+    except Exception as error:
+        # A failed allocation is a RuntimeError in torch, and in ONNX Runtime a class of its own.
+        if isinstance(error, OmError) or "alloc" not in str(error):
             raise
         raise ExportError(_no_memory(error)) from error
 

@@ -179,6 +179,11 @@ def fixed_num_blocks(profile: Profile, needs: PoolNeeds, asked: int | None) -> i
         return None
     _require_whole_copies(profile, needs.token_elements)
     most = _MAX_ELEMENTS // (needs.token_elements * needs.block_size)
+    if most < LEAST_BLOCKS:
+        raise ConfigError(
+            f"block_size is {needs.block_size}: {LEAST_BLOCKS} blocks have above {_MAX_ELEMENTS} "
+            f"elements, which ATC counts in 32 bits; lower block_size"
+        )
     least = max(LEAST_BLOCKS, needs.blocks_per_sequence + 1)
     wanted = needs.max_num_seqs * needs.blocks_per_sequence + 1
     num_blocks = min(wanted, most) if asked is None else asked

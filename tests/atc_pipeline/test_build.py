@@ -12,7 +12,7 @@ from atc_pipeline.build import BuildNeeds, Exporter, fill_bundle, require_room
 from atc_pipeline.building_folder import building_folder
 from atc_pipeline.bundle import BuildRecord
 from export.result import ExportResult
-from omruntime.errors import ExportError
+from omruntime.errors import ConfigError, ExportError
 from tests.atc_pipeline.fake_export import fake_export
 
 Progress = Callable[[str], None]
@@ -77,15 +77,27 @@ def test_a_disk_that_fills_up_leaves_nothing(small_disk: Path) -> None:
     assert [p.name for p in small_disk.iterdir()] == ["out"]
 
 
+class Fail(Exception):
+    """As ONNX Runtime's, which is no RuntimeError."""
+
+
 @pytest.mark.parametrize(
-    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")]
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+        Fail("BFCArena: Failed to allocate memory for requested buffer of size 25599999744"),
+    ],
 )
 def test_memory_that_runs_out_is_named(tmp_path: Path, error: Exception) -> None:
     with pytest.raises(ExportError, match="memory ran out"):
         build(tmp_path / "out", failing_with(error))
 
 
-@pytest.mark.parametrize("error", [PermissionError(13, "no"), RuntimeError("shape mismatch")])
+@pytest.mark.parametrize(
+    "error",
+    [PermissionError(13, "no"), Fail("shape mismatch"), ConfigError("no alloc here")],
+)
 def test_other_errors_keep_their_kind(tmp_path: Path, error: Exception) -> None:
     with pytest.raises(type(error)):
         build(tmp_path / "out", failing_with(error))

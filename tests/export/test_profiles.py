@@ -56,6 +56,12 @@ def test_the_default_pool_ends_where_atc_can_count_no_further() -> None:
         fixed_num_blocks(ASCEND310P, needs, 64)
 
 
+def test_blocks_that_no_pool_holds_are_refused() -> None:
+    needs = dataclasses.replace(NEEDS, block_size=9_999_999, blocks_per_sequence=1)
+    with pytest.raises(ConfigError, match=r"block_size is 9999999: 2 blocks .* lower block_size"):
+        fixed_num_blocks(ASCEND310P, needs, None)
+
+
 def test_a_pool_below_one_sequence_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"num_blocks is 16, wanted at least 17.*lower max_model"):
         fixed_num_blocks(ASCEND310P, NEEDS, 16)
