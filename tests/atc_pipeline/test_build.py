@@ -77,7 +77,7 @@ def test_a_disk_that_fills_up_leaves_nothing(small_disk: Path) -> None:
     assert [p.name for p in small_disk.iterdir()] == ["out"]
 
 
-class Fail(Exception):
+class ForeignError(Exception):
     """As ONNX Runtime's, which is no RuntimeError."""
 
 
@@ -86,7 +86,9 @@ class Fail(Exception):
     [
         MemoryError(),
         RuntimeError("DefaultCPUAllocator: can't allocate memory"),
-        Fail("BFCArena: Failed to allocate memory for requested buffer of size 25599999744"),
+        ForeignError(
+            "BFCArena: Failed to allocate memory for requested buffer of size 25599999744"
+        ),
     ],
 )
 def test_memory_that_runs_out_is_named(tmp_path: Path, error: Exception) -> None:
@@ -96,7 +98,7 @@ def test_memory_that_runs_out_is_named(tmp_path: Path, error: Exception) -> None
 
 @pytest.mark.parametrize(
     "error",
-    [PermissionError(13, "no"), Fail("shape mismatch"), ConfigError("no alloc here")],
+    [PermissionError(13, "no"), ForeignError("shape mismatch"), ConfigError("no alloc here")],
 )
 def test_other_errors_keep_their_kind(tmp_path: Path, error: Exception) -> None:
     with pytest.raises(type(error)):
