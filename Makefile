@@ -8,6 +8,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --no-compile
 # Empty is unset: compiled once at first use, and not anew by each of a hundred processes.
 export PYTHONDONTWRITEBYTECODE :=
 TORCH := torch==2.13.0
+KERNELS := omruntime/native/libomserve_native.so.1
 
 .PHONY: demo test native lint bench fuzz-om fuzz-grpc fuzz-http soak proto clean
 
@@ -19,9 +20,14 @@ demo: $(VENV)/.installed
 test: lint native
 	$(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
-# The native kernels anew, after a change of their sources; installing builds them too.
+# The native kernels anew, after a change of their sources; installing builds them too. By a make of
+# its own, which looks for the library when the install is over.
 native: $(VENV)/.installed
+	$(MAKE) $(KERNELS)
+
+$(KERNELS): setup.py $(shell find omruntime/native/src -type f)
 	$(BIN)/python setup.py build_ext --inplace
+	touch -c $@
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -44,7 +44,8 @@ setup(
             sources=sorted(str(path) for path in SOURCES.glob("*.cpp")),
             depends=[str(path) for path in SOURCES.rglob("*.h")],
             language="c++",
-            # Instruction sets are chosen at run time, so that one build runs on every CPU.
+            # Instruction sets are chosen at run time, so that one build runs on every CPU. -O2
+            # compiles in half the time and makes the same products, but samples half as fast.
             extra_compile_args=["-std=c++17", "-O3", "-g0", "-pthread", "-fno-math-errno"],
             extra_link_args=["-pthread"],
             optional=True,
