@@ -32,7 +32,7 @@ $(KERNELS): setup.py $(shell find omruntime/native/src -type f)
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers auto
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m bench.run

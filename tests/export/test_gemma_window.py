@@ -17,9 +17,9 @@ from export.spec import ExportSpec
 from export.trace import write_step_graph
 from omruntime.buckets import Bucket, Phase
 
-# Prompts of 511, 512, 513 and 1100 tokens end in these chunks.
-CHUNKS = (256, 255, 1, 1, 256, 256, 75)
-ENDS = (511, 512, 513, 1100)
+# Prompts of 511, 512, 513 and 600 tokens end in these chunks.
+CHUNKS = (256, 255, 1, 1, 87)
+ENDS = (511, 512, 513, 600)
 
 
 def test_prompts_around_the_window_equal_transformers(gemma3_gguf: Path, tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_prompts_around_the_window_equal_transformers(gemma3_gguf: Path, tmp_pat
     runner = PagedRunner(open_session(tmp_path / "step.onnx", 2), shape, [len(token_ids)])
     past = 0
     for tokens in CHUNKS:
-        bucket = Bucket(Phase.PREFILL, 1, 16 if tokens == 1 else 256, 72)
+        bucket = Bucket(Phase.PREFILL, 1, 16 if tokens == 1 else 256, 40)
         row = Row(0, token_ids[past : past + tokens], past)
         result = runner.run(bucket, [row], append=True)
         past += tokens
