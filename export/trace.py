@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 import torch._dynamo
+import torch.fx.config
 from torch import Tensor
 from torch.export import Dim, ExportedProgram
 
@@ -65,7 +68,7 @@ def trace(graph: StepGraph) -> ExportedProgram:
     # The cache of fake results is keyed by symbolic shapes, and costs more than it saves.
     uncached = torch._dynamo.config.patch(fake_tensor_cache_enabled=False)
     try:
-        with torch.no_grad(), uncached:
+        with torch.no_grad(), uncached, _without_stack_traces():
             return torch.export.export(
                 graph.eval(),
                 _example(graph),
@@ -80,6 +83,17 @@ def trace(graph: StepGraph) -> ExportedProgram:
             f"{type(graph.model).__name__} cannot be traced as a step graph: "
             f"{type(error).__name__}: {str(error).splitlines()[0]}"
         ) from error
+
+
+@contextmanager
+def _without_stack_traces() -> Iterator[None]:
+    """Trace without noting where in the model's code each operator stands: a tenth of the time."""
+    before = torch.fx.config.do_not_emit_stack_traces
+    torch.fx.config.do_not_emit_stack_traces = True
+    try:
+        yield
+    finally:
+        torch.fx.config.do_not_emit_stack_traces = before
 
 
 def _example(graph: StepGraph) -> tuple[Tensor | list[Tensor], ...]:
