@@ -15,6 +15,7 @@ from atc_pipeline.om_inspect.gather import read_om_facts
 from atc_pipeline.om_inspect.text import describe
 from omruntime.bundle_files import bundle_path
 from omruntime.command_parser import Commands
+from omruntime.errors import ConfigError
 from omruntime.manifest import Manifest
 
 
@@ -30,13 +31,18 @@ def add_parser(commands: Commands) -> None:
 
 
 def _inspect(options: argparse.Namespace) -> int:
-    # Everything but a folder is taken for an OM, whose reader says what is wrong with it.
+    # Everything else is taken for an OM, whose reader says what is wrong with it.
     show = _inspect_bundle if options.path.is_dir() else _inspect_om
     sys.stdout.write(show(options.path, options.json))
     return 0
 
 
 def _inspect_om(path: Path, as_json: bool) -> str:
+    if path.suffix == ".onnx":
+        raise ConfigError(
+            f"{path} is an ONNX file by its name, wanted a bundle or an OM; export-om lint checks "
+            f"ONNX files"
+        )
     facts = read_om_facts(path)
     return _to_json(to_plain(facts)) if as_json else describe(facts, str(path))
 

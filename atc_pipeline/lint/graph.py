@@ -17,6 +17,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 from atc_pipeline.lint.gears import Gears
 from atc_pipeline.lint.value_types import ValueType, infer_value_types, subgraphs
 from omruntime.errors import ConfigError
+from omruntime.om_file.header import OM_START
 
 DEFAULT_DOMAIN = "ai.onnx"
 # Their results depend on shapes alone, which are constants in every gear.
@@ -141,6 +142,11 @@ def read_graph(path: Path, gears: Gears | None = None) -> LintGraph:
         content = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error}; wanted an ONNX file") from error
+    if content.startswith(OM_START):
+        raise ConfigError(
+            f"{path} is an OM, wanted the ONNX file that it was compiled from; export-om inspect "
+            f"shows what is in an OM"
+        )
     try:
         model = onnx.load_model_from_string(content)
     except Exception as error:  # protobuf's own class belongs to a library this package leaves out

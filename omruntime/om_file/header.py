@@ -16,7 +16,9 @@ from omruntime.errors import BundleError
 from omruntime.om_file.byte_cursor import decode_padded_text
 
 HEADER_BYTES = 256
-MAGIC = 0x444F4D49
+# The bytes with which every OM begins, and the same as a number.
+OM_START = b"IMOD"
+MAGIC = int.from_bytes(OM_START, "little")
 OLD_VERSION = 0x10000000
 NEW_VERSION = 0x20000000
 _MAX_NAME_BYTES = 31

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from atc_pipeline.cli import main
 from atc_pipeline.commands import inspect
 from atc_pipeline.exit_codes import run_reported
 from atc_pipeline.om_inspect.as_json import to_plain
@@ -251,6 +252,17 @@ def test_the_command_refuses_damage_with_exit_code_2(
     assert message in error
     assert str(path) in error
     assert "Traceback" not in error
+
+
+def test_inspect_and_lint_point_to_each_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    onnx, om = tmp_path / "step.onnx", tmp_path / "step.om"
+    om.write_bytes(gear_om())
+    assert run_inspect(str(onnx)) == 2
+    assert "export-om lint checks ONNX files" in capsys.readouterr().err
+    assert main(["lint", str(om)]) == 2
+    assert "export-om inspect shows what is in an OM" in capsys.readouterr().err
 
 
 def test_the_real_old_file() -> None:
