@@ -13,8 +13,10 @@ import json
 import random
 import sys
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +41,8 @@ from tests.real_server import (
 from tests.server.tiny_tokenizers import byte_level_backend, write_tokenizer
 
 TIMEOUT_S = 60.0
+# Requests under way at a time: a server batches them, so a real model is not asked one by one.
+CONCURRENCY = 8
 HTTP = ("--http-port", "0")
 # Knows tools and thoughts, so that their parsers are on the way of every answer.
 TEMPLATE = (
@@ -87,16 +91,18 @@ def fuzz(child: ServerChild, count: int, seed: int) -> Tally:
     gets = [(o, GenerationMode.POSITIVE) for o in operations if o.method == "get"]
     assert len(posts) + len(gets) == len(operations) + len(posts) // 2, "another method"
     tally = Tally(resident_mb=[resident_mb(child)])
-    with requests.Session() as session:
-        sender = _Sender(url, session, tally, random.Random(seed))
-        for runs, share in ((gets, 1), (posts, -(-(count - len(gets)) // len(posts)))):
-            for operation, mode in runs:
-                _run(operation.as_strategy(generation_mode=mode), sender, share, seed)
-                tally.resident_mb.append(resident_mb(child))
+    sender = _Sender(url, tally, random.Random(seed))
+    for runs, share in ((gets, 1), (posts, -(-(count - len(gets)) // len(posts)))):
+        for operation, mode in runs:
+            with ThreadPoolExecutor(CONCURRENCY) as pool:
+                _run(operation.as_strategy(generation_mode=mode), sender, pool, share, seed)
+            tally.resident_mb.append(resident_mb(child))
     return tally
 
 
-def _run(strategy: Any, sender: _Sender, count: int, seed: int) -> None:
+def _run(strategy: Any, sender: _Sender, pool: ThreadPoolExecutor, count: int, seed: int) -> None:
+    sent: list[Future[None]] = []
+
     @seeded(seed)
     @settings(
         max_examples=count,
@@ -107,35 +113,59 @@ def _run(strategy: Any, sender: _Sender, count: int, seed: int) -> None:
     )
     @given(strategy)
     def send(case: Any) -> None:
-        sender.send(case)
+        sent.append(pool.submit(sender.send, case, sender.drawn_body(case)))
 
     send()
+    for future in sent:
+        future.result()
 
 
-@dataclass
+_Drawn = tuple[Any, bool]
+
+
 class _Sender:
-    url: str
-    session: requests.Session
-    tally: Tally
-    draws: random.Random
+    """Sends cases, from several threads at once; bodies are drawn by one thread, in their order."""
 
-    def send(self, case: Any) -> None:
-        """Send a case and look at its answer; mostly for the model that is served."""
+    def __init__(self, url: str, tally: Tally, draws: random.Random) -> None:
+        self._url = url
+        self._tally = tally
+        self._draws = draws
+        self._lock = threading.Lock()
+        self._local = threading.local()
+
+    def drawn_body(self, case: Any) -> _Drawn:
+        """The body to send, mostly for the model that is served, and whether it is poisoned."""
         body = case.body
-        if isinstance(body, dict) and "model" in body and self.draws.random() < 0.9:
-            body = case.body = {**body, "model": MODEL}
-        if isinstance(body, dict) and self.draws.random() < 0.2:
-            body = _poisoned(body, self.draws)
+        if isinstance(body, dict) and "model" in body and self._draws.random() < 0.9:
+            body = {**body, "model": MODEL}
+        if isinstance(body, dict) and self._draws.random() < 0.2:
+            return _poisoned(body, self._draws), True
+        return body, False
+
+    def send(self, case: Any, drawn: _Drawn) -> None:
+        """Send a case with this body and look at its answer."""
+        body, poisoned = drawn
+        if poisoned:
             # By hand, since libraries refuse to write such bodies.
-            url, data = f"{self.url}{case.formatted_path}", json.dumps(body)
-            response = self.session.post(url, data=data, headers=_JSON, timeout=TIMEOUT_S)
+            url, data = f"{self._url}{case.formatted_path}", json.dumps(body)
+            response = self._session.post(url, data=data, headers=_JSON, timeout=TIMEOUT_S)
         else:
-            response = case.call(base_url=self.url, session=self.session, timeout=TIMEOUT_S)
-        self.tally.statuses[response.status_code] += 1
+            case.body = body
+            response = case.call(base_url=self._url, session=self._session, timeout=TIMEOUT_S)
         wrong = _wrong(response.status_code, response.content.decode())
-        if wrong:
-            place = f"{case.method} {case.formatted_path}"
-            self.tally.failures.append(f"{place}: {wrong}: {body!r:.500}")
+        place = f"{case.method} {case.formatted_path}"
+        with self._lock:
+            self._tally.statuses[response.status_code] += 1
+            if wrong:
+                self._tally.failures.append(f"{place}: {wrong}: {body!r:.500}")
+
+    @property
+    def _session(self) -> requests.Session:
+        """The connections of this thread: a session of requests is not for several."""
+        if not hasattr(self._local, "session"):
+            self._local.session = requests.Session()
+        session: requests.Session = self._local.session
+        return session
 
 
 def _poisoned(value: Any, draws: random.Random) -> Any:
