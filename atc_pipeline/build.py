@@ -6,6 +6,7 @@ Owns the order of these steps. The exporter is passed in, so nothing here import
 from __future__ import annotations
 
 import errno
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ _FLOAT16_BYTES = 2
 # The OMs' constants once more for another layout, and the compile cache's copy of both.
 _OM_COPIES = 4
 _SCRATCH = ".scratch"
+_FAILED_ALLOCATION = re.compile(r"allocate memory|bad_alloc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ def named_shortages(folder: Path) -> Iterator[None]:
         ) from error
     except Exception as error:
         # A failed allocation is a RuntimeError in torch, and in ONNX Runtime a class of its own.
-        if isinstance(error, OmError) or "alloc" not in str(error):
+        if isinstance(error, OmError) or not _FAILED_ALLOCATION.search(str(error)):
             raise
         raise ExportError(_no_memory(error)) from error
 

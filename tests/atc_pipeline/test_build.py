@@ -89,6 +89,7 @@ class ForeignError(Exception):
         ForeignError(
             "BFCArena: Failed to allocate memory for requested buffer of size 25599999744"
         ),
+        RuntimeError("std::bad_alloc"),
     ],
 )
 def test_memory_that_runs_out_is_named(tmp_path: Path, error: Exception) -> None:
@@ -98,7 +99,12 @@ def test_memory_that_runs_out_is_named(tmp_path: Path, error: Exception) -> None
 
 @pytest.mark.parametrize(
     "error",
-    [PermissionError(13, "no"), ForeignError("shape mismatch"), ConfigError("no alloc here")],
+    [
+        PermissionError(13, "no"),
+        ForeignError("shape mismatch"),
+        ForeignError("no kernel for the output of block_alloc"),
+        ConfigError("cannot allocate memory, it says"),
+    ],
 )
 def test_other_errors_keep_their_kind(tmp_path: Path, error: Exception) -> None:
     with pytest.raises(type(error)):
