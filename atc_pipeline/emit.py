@@ -224,9 +224,10 @@ compile() {{
 }}"""
 _SIMULATION_CHECK = """\
 echo "SIMULATION: simatc compiles in place of atc, and no card runs what it makes" >&2
-if [ "$ATC" = "python3 -m atc_pipeline.simatc" ] && ! python3 -c "import atc_pipeline.simatc"; then
-  echo "the python3 in PATH has no omserve, which holds simatc; put the bin folder of its" >&2
-  echo "environment first in PATH" >&2
+if [ "$ATC" = "python3 -m atc_pipeline.simatc" ] &&
+  ! python3 -c "import atc_pipeline.simatc.cli"; then
+  echo "the python3 in PATH has no omserve[export], which holds simatc; put the bin folder of" >&2
+  echo "its environment first in PATH" >&2
   exit 1
 fi"""
 _SCRIPT_TAIL = """\

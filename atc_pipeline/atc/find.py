@@ -72,9 +72,8 @@ def find_atc(named: str | None, environ: Mapping[str, str], root: Path = Path("/
     raise AtcError(
         f"atc was not found; looked, in this order, at{lines}\n"
         f"install the CANN toolkit and the ops package of the chip, then source its set_env.sh, "
-        f"or name the program with --atc; without CANN on this machine, --emit DIR writes a "
-        f"folder that another machine compiles, and --atc {SIMATC} takes the simulator, whose "
-        f"programs no card runs"
+        f"or name the program with --atc; --atc {SIMATC} takes the simulator, whose programs no "
+        f"card runs"
     )
 
 

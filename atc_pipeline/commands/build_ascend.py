@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 from atc_pipeline.ascend_build import AscendBuild, CompiledBundle, compile_bundle
-from atc_pipeline.atc.find import ATC_VARIABLE, SIMATC, find_atc
+from atc_pipeline.atc.find import ATC_VARIABLE, SIMATC, AtcTool, find_atc
 from atc_pipeline.atc.jobs import JobSettings, Layout, plan_jobs
 from atc_pipeline.atc.limits import default_num_jobs
 from atc_pipeline.atc.options import AtcOptions, parse_atc_flags
@@ -24,7 +24,7 @@ from atc_pipeline.commands.build_options import DEFAULT_TIMEOUT_S
 from atc_pipeline.draft import GRAPH_PATH
 from atc_pipeline.emit import Emitted, write_emitted
 from atc_pipeline.progress import StageProgress
-from omruntime.errors import ConfigError
+from omruntime.errors import AtcError, ConfigError
 
 
 def job_settings(options: argparse.Namespace) -> tuple[JobSettings, bool]:
@@ -59,7 +59,7 @@ def ascend_build(options: argparse.Namespace) -> AscendBuild:
     settings, _ = job_settings(options)
     cache = None if options.no_cache else options.cache_dir or default_cache_folder(os.environ)
     return AscendBuild(
-        tool=find_atc(options.atc, os.environ),
+        tool=_find_atc(options.atc),
         jobs=settings,
         num_jobs=default_num_jobs() if options.jobs is None else options.jobs,
         timeout_s=DEFAULT_TIMEOUT_S if options.atc_timeout_s is None else options.atc_timeout_s,
@@ -68,6 +68,16 @@ def ascend_build(options: argparse.Namespace) -> AscendBuild:
         keeps_onnx=options.keep_onnx,
         keeps_intermediates=options.keep_intermediates,
     )
+
+
+def _find_atc(named: str | None) -> AtcTool:
+    try:
+        return find_atc(named, os.environ)
+    except AtcError as error:
+        raise AtcError(
+            f"{error}; without CANN on this machine, --emit DIR instead of --output writes a "
+            f"folder that another machine compiles"
+        ) from error
 
 
 def compile_in_place(

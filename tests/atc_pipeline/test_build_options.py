@@ -13,7 +13,7 @@ from atc_pipeline.commands.build_options import (
     accepting_flags,
     find_build_kind,
 )
-from omruntime.errors import ConfigError
+from omruntime.errors import AtcError, ConfigError
 
 CPU = ("ckpt", "--target", "cpu", "--output", "o")
 ASCEND = ("ckpt", "--target", "Ascend310P3", "--output", "o")
@@ -118,3 +118,16 @@ def test_flags_that_shaped_the_bundle() -> None:
         "--buckets",
         "gears.json",
     )
+
+
+def test_a_build_without_a_compiler_is_shown_the_other_way(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("OMSERVE_ATC", "ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if Path("/usr/local/Ascend").exists():
+        pytest.skip("CANN is installed here")
+    with pytest.raises(AtcError, match=r"(?s)atc was not found.*--emit DIR instead of --output"):
+        ascend_build(parse(*ASCEND))

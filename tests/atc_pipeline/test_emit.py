@@ -206,4 +206,4 @@ def test_a_simulated_script_says_so_and_wants_the_python_of_omserve(tmp_path: Pa
     )
     assert found.returncode == 1
     assert "SIMULATION" in found.stderr
-    assert "PATH has no omserve" in found.stderr
+    assert "PATH has no omserve[export]" in found.stderr

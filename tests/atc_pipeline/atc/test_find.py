@@ -54,8 +54,8 @@ def test_nothing_found_says_where_it_looked(tmp_path: Path) -> None:
     assert lines[1] == "  1. --atc: not given"
     assert lines[3] == "  3. ASCEND_TOOLKIT_HOME: not set"
     assert "  9. PATH: no atc in it" in lines
-    assert "--emit" in lines[-1]
     assert "set_env.sh" in lines[-1]
+    assert "--atc simatc" in lines[-1]
 
 
 def test_the_simulator_is_taken_by_name_only(tmp_path: Path) -> None:

@@ -92,6 +92,7 @@ def test_the_command_on_a_machine_without_a_compiler(
     assert main(["doctor", "--probe", "--json"]) == 1
     report = json.loads(capsys.readouterr().out)
     assert "atc was not found" in report["where"]
+    assert "--emit" not in report["where"]
     assert {p["result"] for p in report["probes"]} == {"no answer"}
 
 
