@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,9 +11,8 @@ from numpy.typing import NDArray
 
 from export.kept_program import open_kept_program
 from export.paged_runner import PagedRunner, Row
-from export.parity_cases import chunked_prefill
 from export.replay import step_shape_of
-from omruntime.buckets import Phase
+from omruntime.buckets import Bucket, BucketTable, Phase
 from omruntime.manifest import Manifest
 
 
@@ -35,8 +35,9 @@ def float16_answers(
 ) -> list[GreedyAnswer]:
     """Run the graph that the bundle keeps, npu operators expanded; end tokens do not end it.
 
-    Prompts are prefilled one after another and decoded side by side, for speed alone: in a bucket
-    of one size a row's numbers do not depend on who else is in it.
+    Each prompt is prefilled alone, in chunks of the longest bucket; a last token alone is decoded.
+    Answers are decoded side by side, for speed alone: in a bucket of one size a row's numbers do
+    not depend on who else is in it. So a deterministic engine computes them too.
     """
     manifest = Manifest.read(bundle)
     session = open_kept_program(bundle, manifest, num_threads=2)
@@ -45,15 +46,13 @@ def float16_answers(
     runner = PagedRunner(session, shape, [len(prompt) + num_tokens for prompt in prompts])
     answers = [GreedyAnswer([], []) for _ in prompts]
     for sequence, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
-        for step in chunked_prefill(prompt, table):
-            rows = [Row(sequence, row.token_ids, row.past_len) for row in step.rows]
-            logits = runner.run(step.bucket, rows, append=True).logits
+        for bucket, start in _chunks(len(prompt), table):
+            row = Row(sequence, prompt[start : start + bucket.tokens], start)
+            logits = runner.run(bucket, [row], append=True).logits
         answer.take(logits[0])
     for num_decoded in range(num_tokens - 1):
         past_lens = [len(prompt) + num_decoded for prompt in prompts]
-        past_blocks = -(-max(past_lens) // table.block_size)
-        bucket = table.pick(Phase.DECODE, len(prompts), 1, past_blocks)
-        assert bucket is not None
+        bucket = _largest(table, Phase.DECODE)
         rows = [
             Row(sequence, (answer.token_ids[-1],), past_len)
             for sequence, (answer, past_len) in enumerate(zip(answers, past_lens, strict=True))
@@ -63,3 +62,15 @@ def float16_answers(
         ):
             answer.take(logits)
     return answers
+
+
+def _chunks(num_tokens: int, table: BucketTable) -> Iterator[tuple[Bucket, int]]:
+    """The bucket and the first position of each chunk of a prompt."""
+    longest = _largest(table, Phase.PREFILL)
+    for start in range(0, num_tokens, longest.tokens):
+        is_single = num_tokens - start == 1
+        yield (_largest(table, Phase.DECODE) if is_single else longest), start
+
+
+def _largest(table: BucketTable, phase: Phase) -> Bucket:
+    return max((b for b in table if b.phase is phase), key=lambda b: (b.batch, b.tokens))

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from atc_pipeline.bundle import describe_file
+from atc_pipeline.cli import main
 from demo.processes import ROOT, tool_command
 from export.reference import REFERENCE_PATH
 from omruntime.manifest import Manifest
@@ -78,13 +79,16 @@ def test_too_little_memory_is_refused_at_once(smollm2_gguf: Path, tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_verify_replays_the_recorded_answers(smollm2_bundle: Path) -> None:
-    found = export_om("verify", smollm2_bundle)
-    assert found.returncode == 0, found.stderr
-    assert "greedy tokens equal to the checkpoint's" in found.stdout
+def test_verify_replays_the_recorded_answers(
+    smollm2_bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", str(smollm2_bundle)]) == 0
+    assert "greedy tokens equal to the checkpoint's" in capsys.readouterr().out
 
 
-def test_verify_finds_another_answer(smollm2_bundle: Path, tmp_path: Path) -> None:
+def test_verify_finds_another_answer(
+    smollm2_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Hashes that fit are not enough: the program itself is run."""
     bundle = tmp_path / "bundle"
     shutil.copytree(smollm2_bundle, bundle, copy_function=os.link)
@@ -96,9 +100,8 @@ def test_verify_finds_another_answer(smollm2_bundle: Path, tmp_path: Path) -> No
     files = tuple(describe_file(bundle, entry.path) for entry in manifest.files)
     (bundle / "bundle.json").unlink()
     (bundle / "bundle.json").write_text(dataclasses.replace(manifest, files=files).to_json())
-    found = export_om("verify", bundle)
-    assert found.returncode == 2
-    assert "chose token" in found.stderr
+    assert main(["verify", str(bundle)]) == 2
+    assert "chose token" in capsys.readouterr().err
 
 
 def test_inspect_shows_the_model(smollm2_bundle: Path) -> None:

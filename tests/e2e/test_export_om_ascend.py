@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from atc_pipeline.cli import main
 from atc_pipeline.plan.gears_file import PlannedGears
 from omruntime.buckets import Bucket, Phase
 from omruntime.manifest import Manifest
@@ -67,16 +68,18 @@ def test_the_plan_decides_buckets_and_pool(workplace: Path) -> None:
     assert manifest.profile == "ascend310p"
 
 
-def test_the_kept_graph_replays_the_recorded_answers(workplace: Path) -> None:
-    found = export_om(workplace, "verify", "bundle", "--num-threads", "1")
-    assert found.returncode == 0, found.stderr
-    assert "\nreplay: " in found.stdout
-    assert "greedy tokens equal" in found.stdout
+def test_the_kept_graph_replays_the_recorded_answers(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", str(workplace / "bundle"), "--num-threads", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "\nreplay: " in printed
+    assert "greedy tokens equal" in printed
 
 
-def test_inspect_shows_the_programs(workplace: Path) -> None:
-    found = export_om(workplace, "inspect", "bundle", "--json")
-    plain = json.loads(found.stdout)
+def test_inspect_shows_the_programs(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(workplace / "bundle"), "--json"]) == 0
+    plain = json.loads(capsys.readouterr().out)
     assert plain["manifest"]["provenance"]["simulated"] == "true"
     assert set(plain["programs"]) == {"programs/prefill.om", "programs/decode.om"}
 

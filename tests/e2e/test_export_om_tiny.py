@@ -1,4 +1,7 @@
-"""The real `export-om` on a tiny checkpoint, under names that break careless programs."""
+"""The real `export-om` on a tiny checkpoint, under names that break careless programs.
+
+Builds are processes of their own; what only reads a bundle runs in this one, which has torch.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from atc_pipeline.cli import main
 from tests.export.tiny import save_tokenizer, tiny_model
 
 ROOT = Path(__file__).parents[2]
@@ -66,20 +70,26 @@ def test_a_bundle_names_no_path_of_the_machine(workplace: Path) -> None:
             assert str(ROOT).encode() not in content, path
 
 
-def test_verify_with_the_checkpoint_runs_the_whole_gate(workplace: Path) -> None:
+def test_verify_with_the_checkpoint_runs_the_whole_gate(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """BL-46: odd signs, relative paths and trailing slashes work for verify and inspect too."""
-    found = export_om(workplace / "elsewhere", "verify", f"../{ODD}/", "--checkpoint", "../tiny #1")
-    assert found.returncode == 0, found.stderr
-    assert "\nreplay: " in found.stdout
-    assert "\nparity: " in found.stdout
-    shown = export_om(workplace, "inspect", ODD, "--json")
-    assert json.loads(shown.stdout)["manifest"]["model"]["max_model_len"] == 64
+    monkeypatch.chdir(workplace / "elsewhere")
+    assert main(["verify", f"../{ODD}/", "--checkpoint", "../tiny #1"]) == 0
+    printed = capsys.readouterr().out
+    assert "\nreplay: " in printed
+    assert "\nparity: " in printed
+    assert main(["inspect", f"../{ODD}", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["manifest"]["model"]["max_model_len"] == 64
 
 
-def test_another_checkpoint_is_refused(workplace: Path) -> None:
-    found = export_om(workplace, "verify", "second", "--checkpoint", "other")
-    assert found.returncode == 2
-    assert "built from another checkpoint" in found.stderr
+def test_another_checkpoint_is_refused(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(workplace)
+    assert main(["verify", "second", "--checkpoint", "other"]) == 2
+    assert "built from another checkpoint" in capsys.readouterr().err
 
 
 def test_a_checkpoint_that_is_not_there(workplace: Path) -> None:

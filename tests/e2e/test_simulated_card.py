@@ -7,7 +7,9 @@ computes.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,16 +17,18 @@ import pytest
 from omruntime.manifest import Manifest
 from omruntime.sampling_params import SamplingParams
 from server.client import Client
-from server.text import TextDelta
 from tests.conftest import CACHE, built
 from tests.e2e.float16_reference import float16_answers
+from tests.e2e.hf_reference import Reference
 from tests.e2e.server_child import ServerChild
 
 NUM_NEW_TOKENS = 64
 # In float16 a logit between 16 and 32 moves in steps of 1/64, and the order of a sum, which other
 # chunks and other company change, moves it by a step or two. In the answers to these prompts every
-# token leads the next best by more.
+# token leads the next best by more. A deterministic server sums in one order, so its prompts need
+# no choice.
 LEAST_GAP = 3 / 64
+GREEDY = SamplingParams(temperature=0.0, max_new_tokens=NUM_NEW_TOKENS, ignore_eos=True)
 PROMPTS = (
     "Translate to French: the cat sleeps on the roof. Explain step by step.",
     "What should I think about when I buy a used bicycle to ride to work every day, about eight "
@@ -45,7 +49,6 @@ PROMPTS = (
     "How do vaccines work? Answer at length.",
     "Give me a recipe for pancakes for four people, with amounts in grams. Explain step by step.",
 )
-GREEDY = SamplingParams(temperature=0.0, max_new_tokens=NUM_NEW_TOKENS, ignore_eos=True)
 # Small blocks and few of them, so that sixteen answers cannot all keep what they need.
 GEARS = {
     "block_size": 32,
@@ -74,29 +77,55 @@ def bundle(smollm2_gguf: Path) -> Path:
 def test_sixteen_answers_equal_the_float16_graph_under_preemption(
     bundle: Path, tmp_path: Path
 ) -> None:
-    child = ServerChild(bundle, tmp_path, ["--device", "sim:0"])
+    with _simulated_card(bundle, tmp_path) as child:
+        with Client(child.target) as client:
+            prompts = [tuple(client.tokenize(prompt)) for prompt in PROMPTS]
+        answers = _answers_under_preemption(child, prompts)
+    references = float16_answers(bundle, prompts, NUM_NEW_TOKENS)
+    assert min(min(reference.gaps) for reference in references) >= LEAST_GAP
+    assert answers == [reference.token_ids for reference in references]
+
+
+@pytest.mark.timeout(900)
+def test_deterministic_answers_to_any_prompts_equal_the_float16_graph_under_preemption(
+    bundle: Path, tmp_path: Path, smollm2_references: list[Reference]
+) -> None:
+    prompts = [reference.prompt for reference in smollm2_references[: len(PROMPTS)]]
+    with _simulated_card(bundle, tmp_path, "--deterministic") as child:
+        answers = _answers_under_preemption(child, prompts)
+    references = float16_answers(bundle, prompts, NUM_NEW_TOKENS)
+    assert min(min(reference.gaps) for reference in references) < LEAST_GAP
+    assert answers == [reference.token_ids for reference in references]
+
+
+@contextmanager
+def _simulated_card(bundle: Path, folder: Path, *options: str) -> Iterator[ServerChild]:
+    """`om-serve` over the bundle; at the end nothing is left on the card."""
+    child = ServerChild(bundle, folder, ["--device", "sim:0", *options])
     with child.running():
-        with Client(child.target) as client:
-            assert client.server_info().is_simulated
-            token_ids = [client.tokenize(prompt) for prompt in PROMPTS]
-
-        def ask(prompt: str) -> TextDelta:
-            with Client(child.target) as own:
-                return own.generate(prompt, GREEDY).answers[0]
-
-        with ThreadPoolExecutor(len(PROMPTS)) as pool:
-            answers = list(pool.map(ask, PROMPTS))
-        with Client(child.target) as client:
-            load = client.load()
-    assert load.num_preemptions > 0
-    assert load.num_referenced_blocks == 0
+        yield child
     log = child.log.read_text()
     assert "SIMULAT" in log
     assert "leak" not in log
-    references = float16_answers(bundle, token_ids, NUM_NEW_TOKENS)
-    for answer, reference in zip(answers, references, strict=True):
-        assert min(reference.gaps) >= LEAST_GAP
-        assert list(answer.token_ids) == reference.token_ids
+
+
+def _answers_under_preemption(
+    child: ServerChild, prompts: list[tuple[int, ...]]
+) -> list[list[int]]:
+    """The greedy answers to all prompts at once."""
+
+    def ask(prompt: tuple[int, ...]) -> list[int]:
+        with Client(child.target) as own:
+            return list(own.generate(prompt, GREEDY).answers[0].token_ids)
+
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        answers = list(pool.map(ask, prompts))
+    with Client(child.target) as client:
+        assert client.server_info().is_simulated
+        load = client.load()
+    assert load.num_preemptions > 0
+    assert load.num_referenced_blocks == 0
+    return answers
 
 
 def test_the_bundle_says_that_it_is_simulated(bundle: Path) -> None:
