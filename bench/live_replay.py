@@ -26,7 +26,7 @@ SETTINGS = EngineSettings(enable_prefix_cache=False, kv_memory_mib=512)
 
 
 @contextmanager
-def engines(bundle: Path, targets: Targets) -> Iterator[dict[str, Engine]]:
+def engines(bundle: Path, device: str, targets: Targets) -> Iterator[dict[str, Engine]]:
     """One warm engine for each policy, all in memory at once, so that they can alternate."""
     manifest = Manifest.read(bundle)
     table = manifest.bucket_table()
@@ -34,20 +34,20 @@ def engines(bundle: Path, targets: Targets) -> Iterator[dict[str, Engine]]:
     opened: dict[str, Engine] = {}
     try:
         for name in names:
-            opened[name] = _open(bundle, name, targets)
+            opened[name] = _open(bundle, device, name, targets)
         yield opened
     finally:
         for engine in opened.values():
             engine.close()
 
 
-def _open(bundle: Path, policy: str, targets: Targets) -> Engine:
+def _open(bundle: Path, device: str, policy: str, targets: Targets) -> Engine:
     table = Manifest.read(bundle).bucket_table()
 
     def options_of(_settings: EngineSettings, costs: CostTable) -> SchedulerOptions:
         return policies(table, costs, targets)[policy]
 
-    engine = Engine(open_device("cpu", 0), bundle, SETTINGS, options_of)
+    engine = Engine(open_device(device, 0), bundle, SETTINGS, options_of)
     engine.warm_up(lambda index, count, bucket: None)
     return engine
 

@@ -14,7 +14,7 @@ import argparse
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,6 +44,7 @@ def main() -> int:
     add("--requests", type=int, default=300, help="on the virtual clock (default: 300)")
     add("--seed", type=int, default=0, help="of lengths and arrivals (default: 0)")
     add("--bundle", type=Path, help="a bundle for the CPU, to run in real time as well")
+    add("--device", default="cpu", help="what runs the bundle (default: cpu)")
     add("--live-requests", type=int, default=32, help="in real time, for each run (default: 32)")
     add("--live-loads", type=float, nargs="+", default=LOADS, metavar="LOAD", help="default: all")
     options = parser.parse_args()
@@ -51,7 +52,7 @@ def main() -> int:
     _say(f"goodput: requests that met both targets, {targets} on average")
     wastes = _simulated(planned_machine(options.seed + 1), options.requests, options.seed)
     if options.bundle is not None:
-        _live(options.bundle, options.live_loads, options.live_requests, options.seed)
+        _live(options)
     waste = wastes[WASTE_LOAD, MEASURED]
     if waste >= MAX_WASTE:
         _say(f"FAILED: planned gears waste {waste:.1%} at {WASTE_LOAD}, wanted {MAX_WASTE:.0%}")
@@ -78,16 +79,16 @@ def _simulated(machine: Machine, count: int, seed: int) -> dict[tuple[float, str
     }
 
 
-def _live(bundle: Path, loads: Iterable[float], count: int, seed: int) -> None:
-    model = Manifest.read(bundle).model
-    trace = [_shorter(r) for r in synthetic_trace(count, model.max_model_len, seed)]
+def _live(options: argparse.Namespace) -> None:
+    model, count = Manifest.read(options.bundle).model, options.live_requests
+    trace = [_shorter(r) for r in synthetic_trace(count, model.max_model_len, options.seed)]
     threads = len(os.sched_getaffinity(0))
-    with engines(bundle, TARGETS) as by_policy:
+    with engines(options.bundle, options.device, TARGETS) as by_policy:
         most = live_saturation(by_policy[MEASURED], trace)
         _say(
-            f"\nreal time: {model.name} on {platform.machine()}, {threads} threads, load of the "
-            f"machine before {os.getloadavg()[0]:.1f}; {count} requests, lengths divided by "
-            f"{LIVE_DIVISOR}, saturated at {most:.2f} requests/s"
+            f"\nreal time: {model.name} on {options.device}, {platform.machine()}, {threads} "
+            f"threads, load of the machine before {os.getloadavg()[0]:.1f}; {count} requests, "
+            f"lengths divided by {LIVE_DIVISOR}, saturated at {most:.2f} requests/s"
         )
         _say(HEADINGS)
 
@@ -95,7 +96,7 @@ def _live(bundle: Path, loads: Iterable[float], count: int, seed: int) -> None:
             return lambda arrivals: LiveReplay(by_policy[policy], arrivals).run()
 
         runs = {name: run_of(name) for name in by_policy}
-        for load in loads:
+        for load in options.live_loads:
             _lines(runs, load, at_rate(trace, load * most))
 
 

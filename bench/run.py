@@ -11,6 +11,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import AsyncExitStack
 from itertools import count, islice
 from pathlib import Path
 from statistics import median
@@ -24,6 +25,7 @@ from demo.fetch_weights import SMOLLM2, fetch_weights
 from demo.processes import ROOT
 from demo.server_process import running_server
 from omruntime.llm import LLM as TokenLLM
+from omruntime.native import find_library
 from omruntime.settings import EngineSettings
 from server.client import AsyncClient
 from server.llm import LLM as TextLLM
@@ -37,47 +39,54 @@ def main() -> int:
     """Run everything and print the report."""
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds (default 3)")
+    devices = ["cpu", "native"] if find_library() else ["cpu"]
     parser.add_argument(
-        "--device",
-        default="cpu",
+        "--devices",
+        default=devices,
+        nargs="+",
         choices=["cpu", "native"],
-        help="what runs the steps; where their time goes is shown for cpu (default cpu)",
+        help=f"what runs the steps (default: {' '.join(devices)}, all that is installed)",
     )
     arguments = parser.parse_args()
     FOLDER.mkdir(parents=True, exist_ok=True)
     checkpoint, bundle = fetch_weights(SMOLLM2), FOLDER / "smollm2"
     ensure_bundle(checkpoint, bundle, ("--name", "SmolLM2-135M-Instruct"))
-    works = asyncio.run(_compare(checkpoint, bundle, arguments.rounds, arguments.device))
-    if arguments.device != "cpu":
-        return 0
-    _print_layers(bundle, works, arguments.rounds)
-    _print_time_split(bundle, works)
+    works = asyncio.run(_compare(checkpoint, bundle, arguments.rounds, arguments.devices))
+    for device in arguments.devices:
+        _print_layers(bundle, device, works, arguments.rounds)
+        _print_time_split(bundle, device, works)
     return 0
 
 
-async def _compare(checkpoint: Path, bundle: Path, rounds: int, device: str) -> list[Workload]:
+async def _compare(
+    checkpoint: Path, bundle: Path, rounds: int, devices: list[str]
+) -> list[Workload]:
     """Output tokens per second over gRPC and with HF, interleaved; prints the ratios."""
     num_threads = len(os.sched_getaffinity(0))
-    _say(
-        f"SmolLM2-135M-Instruct, float32 on {device}, {num_threads} threads, "
-        f"{NUM_NEW_TOKENS} new tokens"
-    )
+    _say(f"SmolLM2-135M-Instruct, float32, {num_threads} threads, {NUM_NEW_TOKENS} new tokens")
     peer = HfPeer(checkpoint, num_threads)
     works = []
-    async with (
-        running_server(bundle, FOLDER / "bench-server.log", "--device", device) as target,
-        AsyncClient(target) as client,
-    ):
-        _say("\noutput tokens/s     omserve (gRPC)   HF generate   ratio   (median; each round)")
+    async with AsyncExitStack() as stack:
+        clients = {name: await _served(stack, bundle, name) for name in devices}
+        _say("\noutput tokens/s       device   omserve (gRPC)   HF generate   ratio   (each round)")
         numbers = count()
         for concurrency in CONCURRENCIES:
-            pairs = []
+            rates = []
             for _ in range(rounds):
-                works.append(await _workload(client, concurrency, numbers))
-                ours = await run_over_grpc(client, works[-1])
-                pairs.append((ours, await asyncio.to_thread(peer.run, works[-1])))
-            _say(_ratio_line(works[-1], pairs))
+                works.append(await _workload(clients[devices[0]], concurrency, numbers))
+                ours = [await run_over_grpc(client, works[-1]) for client in clients.values()]
+                rates.append((*ours, await asyncio.to_thread(peer.run, works[-1])))
+            for index, device in enumerate(devices):
+                pairs = [(round_rates[index], round_rates[-1]) for round_rates in rates]
+                _say(_ratio_line(concurrency, device, pairs))
     return works[rounds - 1 :: rounds]
+
+
+async def _served(stack: AsyncExitStack, bundle: Path, device: str) -> AsyncClient:
+    """A client of a server of its own, which takes no time while nobody asks."""
+    log = FOLDER / f"bench-server-{device}.log"
+    target = await stack.enter_async_context(running_server(bundle, log, "--device", device))
+    return await stack.enter_async_context(AsyncClient(target))
 
 
 async def _workload(client: AsyncClient, concurrency: int, numbers: Iterator[int]) -> Workload:
@@ -87,44 +96,46 @@ async def _workload(client: AsyncClient, concurrency: int, numbers: Iterator[int
     return Workload(concurrency, tuple(chats))
 
 
-def _ratio_line(work: Workload, pairs: list[tuple[float, float]]) -> str:
+def _ratio_line(concurrency: int, device: str, pairs: list[tuple[float, float]]) -> str:
+    """Medians, and the ratio of each round."""
     ours, theirs = median(o for o, _ in pairs), median(t for _, t in pairs)
     ratio = median(o / t for o, t in pairs)
     rounds = " ".join(f"{o / t:.2f}" for o, t in pairs)
-    name = f"concurrency {work.concurrency}"
-    return f"{name:<20}{ours:>14.1f}{theirs:>14.1f}{ratio:>8.2f}   ({rounds})"
+    name = f"concurrency {concurrency}"
+    return f"{name:<22}{device:<9}{ours:>14.1f}{theirs:>14.1f}{ratio:>8.2f}   ({rounds})"
 
 
-def _print_layers(bundle: Path, works: list[Workload], rounds: int) -> None:
+def _print_layers(bundle: Path, device: str, works: list[Workload], rounds: int) -> None:
     """What each layer above the engine costs, in process."""
-    _say("\noutput tokens/s     token ids   text   text costs")
+    _say(f"\noutput tokens/s on {device:<8} token ids   text   text costs")
     for work in works:
-        settings = _settings(work)
+        settings = _settings(work, device)
         with TokenLLM(bundle, settings) as tokens, TextLLM(bundle, settings) as text:
             run_tokens(tokens, work)
             pairs = [(run_tokens(tokens, work), run_text(text, work)) for _ in range(rounds)]
         ids, texts = median(i for i, _ in pairs), median(t for _, t in pairs)
         cost = median(1 - t / i for i, t in pairs)
-        _say(f"concurrency {work.concurrency:<8}{ids:>9.1f}{texts:>9.1f}{cost:>9.1%}")
+        _say(f"concurrency {work.concurrency:<16}{ids:>9.1f}{texts:>9.1f}{cost:>9.1%}")
 
 
-def _settings(work: Workload) -> EngineSettings:
+def _settings(work: Workload, device: str) -> EngineSettings:
     """As many rows as the workload has requests at a time, and nothing kept between rounds."""
-    return EngineSettings(max_num_seqs=work.concurrency, enable_prefix_cache=False)
+    return EngineSettings(device=device, max_num_seqs=work.concurrency, enable_prefix_cache=False)
 
 
-def _print_time_split(bundle: Path, works: list[Workload]) -> None:
-    """The engine thread's time by part, and the graph's by kind of node."""
+def _print_time_split(bundle: Path, device: str, works: list[Workload]) -> None:
+    """The engine thread's time by part; on cpu, which can tell, the graph's by kind of node."""
     for work in works:
-        device = ProfilingCpuDevice(0)
-        with TokenLLM(bundle, _settings(work), device) as llm:
+        profiling = ProfilingCpuDevice(0) if device == "cpu" else None
+        with TokenLLM(bundle, _settings(work, device), profiling) as llm:
             run_tokens(llm, work)
             parts = llm.profiler.seconds()
-            nodes = device.seconds_by_part()
-        _say(f"\nengine thread at concurrency {work.concurrency}, profiled:")
+            nodes = profiling.seconds_by_part() if profiling else {}
+        _say(f"\nengine thread on {device} at concurrency {work.concurrency}, profiled:")
         _print_shares(parts.items())
-        _say("  of the graph's nodes:")
-        _print_shares(nodes.items())
+        if nodes:
+            _say("  of the graph's nodes:")
+            _print_shares(nodes.items())
 
 
 def _print_shares(parts: Iterable[tuple[str, float]]) -> None:
