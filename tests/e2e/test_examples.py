@@ -17,6 +17,8 @@ from tests.e2e.server_child import ServerChild
 
 EXAMPLES = ROOT / "examples"
 NEEDED = [name for name in ("node", "npm") if shutil.which(name) is None]
+GO_TOOLS = ("go", "protoc", "protoc-gen-go", "protoc-gen-go-grpc")
+GO_NEEDED = [name for name in GO_TOOLS if shutil.which(name) is None]
 
 
 def output_of(command: Sequence[str], cwd: Path) -> str:
@@ -56,5 +58,31 @@ def test_node(server: ServerChild, client: Client, tmp_path: Path) -> None:
     said = output_of(["node", "client.js", server.target], folder)
     assert 'unary: " Paris' in said
     assert "FINISH_REASON_LENGTH" in said
+    assert "session: short FINISH_REASON_LENGTH" in said
+    assert "session: long FINISH_REASON_ABORT" in said
+
+
+@pytest.mark.skipif(bool(GO_NEEDED), reason=f"needs {' and '.join(GO_NEEDED)}")
+def test_go(
+    server: ServerChild, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With grpc-go as modules; with GO111MODULE=off as sources in GOPATH, as Debian packs them."""
+    folder = tmp_path / "src" / "example.org" / "app"
+    shutil.copytree(EXAMPLES / "go", folder)
+    output_of(["sh", "generate.sh", str(ROOT / "proto")], folder)
+    setting = ["go", "env", "GO111MODULE", "GOPATH"]
+    mode, libraries = output_of(setting, folder).splitlines()
+    if mode == "off":
+        monkeypatch.setenv("GOPATH", f"{tmp_path}:{libraries}")
+    else:
+        tidied = subprocess.run(
+            ["go", "mod", "tidy"], cwd=folder, capture_output=True, text=True, check=False
+        )
+        if tidied.returncode:
+            pytest.skip(f"no Go modules to be had: {tidied.stderr.splitlines()[-1]}")
+    output_of(["go", "build", "-o", "client", "."], folder)
+    said = output_of(["./client", server.target], folder)
+    assert 'unary: " Paris' in said
+    assert "stream: " in said
     assert "session: short FINISH_REASON_LENGTH" in said
     assert "session: long FINISH_REASON_ABORT" in said
