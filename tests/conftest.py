@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from demo.bundle_cache import ensure_bundle
 from demo.fetch_weights import GEMMA3, SMOLLM2, fetch_weights
@@ -23,6 +24,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
+
+# How long an example takes depends on who else uses the machine.
+settings.register_profile("omserve", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("omserve")
 
 # Files that take minutes begin first, and no two at once wait for the same bundle.
 FIRST = ("test_served_text.py", "test_gemma_window.py", "test_simulated_card.py")

@@ -71,9 +71,7 @@ def test_a_gguf_that_is_cut_short_is_refused(tmp_path: Path) -> None:
         read_gguf(path)
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_damaged_header_gives_an_error_and_no_crash(tmp_path: Path, data: st.DataObject) -> None:
     path = tmp_path / "tiny.gguf"

@@ -26,7 +26,6 @@ SETTINGS = settings(
     stateful_step_count=50,
     phases=[Phase.generate],
     derandomize=True,
-    deadline=None,
     database=None,
     suppress_health_check=list(HealthCheck),
 )

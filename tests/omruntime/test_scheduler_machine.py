@@ -511,7 +511,6 @@ MACHINE_SETTINGS = settings(
     # Shrinking a failure takes far longer than finding it, and the seed makes it come again.
     phases=[HypothesisPhase.generate],
     derandomize=True,
-    deadline=None,
     database=None,
     suppress_health_check=list(HealthCheck),
 )

@@ -160,7 +160,7 @@ def test_after_a_stop_string_nothing_is_told_until_the_engine_has_ended() -> Non
     assert end.finish_reason is FinishReason.STOP
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(data=st.data())
 def test_merged_deltas_give_the_answer_of_single_ones(data: st.DataObject) -> None:
     """BL-21: streamed text equals unary text, however tokens are grouped on their way."""

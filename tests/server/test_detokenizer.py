@@ -41,7 +41,7 @@ def pieces_of(tokenizer: Tokenizer, token_ids: Sequence[int], skip: bool = True)
     return [*(detokenizer.push(i) for i in token_ids), detokenizer.flush()]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(token_ids=byte_level_ids, skip=st.booleans())
 def test_byte_level_pieces_join_to_one_decode(token_ids: list[int], skip: bool) -> None:
     """BL-19: byte for byte, invalid bytes and unknown ids included."""
@@ -51,7 +51,7 @@ def test_byte_level_pieces_join_to_one_decode(token_ids: list[int], skip: bool) 
 
 
 @pytest.mark.parametrize("decoder", METASPACE_DECODERS)
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(token_ids=metaspace_ids, skip=st.booleans())
 def test_metaspace_pieces_join_to_one_decode(
     decoder: str, token_ids: list[int], skip: bool
@@ -61,7 +61,7 @@ def test_metaspace_pieces_join_to_one_decode(
     assert "".join(pieces_of(tokenizer, token_ids, skip)) == tokenizer.decode(token_ids, skip)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(text=st.text(max_size=40))
 def test_text_is_not_held_back_once_its_characters_are_complete(text: str) -> None:
     if text.endswith("\ufffd"):
@@ -116,7 +116,7 @@ def test_smollm2_gives_the_known_characters(smollm2_gguf: Path) -> None:
     assert pieces_of(smollm2(smollm2_gguf), [10813, 10813]) == ["", "", "\ufffd\ufffd"]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_smollm2_pieces_join_to_one_decode(smollm2_gguf: Path, data: st.DataObject) -> None:
     """BL-19: over the whole vocabulary, and over tokens that break characters."""

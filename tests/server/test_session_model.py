@@ -180,7 +180,7 @@ def server(engine: ScriptedEngine) -> Iterator[FakeServer]:
         yield running
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(played=st.lists(steps, max_size=30))
 def test_any_order_of_frames(
     server: FakeServer, engine: ScriptedEngine, played: list[Start | Grant | Cancel | Catch]

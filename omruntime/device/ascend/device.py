@@ -1,7 +1,6 @@
 """AscendDevice: one Ascend chip behind the `Device` protocol, driven through pyACL.
 
-Owns the session and what is held in it. All work goes to one stream; nothing waits but
-`synchronize`, which lets other Python threads run, as pyACL's other blocking calls do not.
+Owns the programs that are loaded, and the memory that they share; the rest is `Chip`'s.
 
 One thread at a time; it may change between calls.
 """
@@ -9,17 +8,11 @@ One thread at a time; it may change between calls.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from omruntime.device.ascend.acl_constants import ALIGNMENT, CopyKind
 from omruntime.device.ascend.acl_module import ExternalWeightSetter
-from omruntime.device.ascend.chunk_runs import join_chunks
-from omruntime.device.ascend.driver import Driver
+from omruntime.device.ascend.chip import Chip
 from omruntime.device.ascend.library import AclLibrary
 from omruntime.device.ascend.loading import (
     LoadMemory,
@@ -28,42 +21,23 @@ from omruntime.device.ascend.loading import (
     load_model,
     query_memory,
     require_kind,
-    unload_model,
 )
-from omruntime.device.ascend.memory import (
-    AscendBuffer,
-    DeviceMemory,
-    PinnedBuffer,
-    address_of,
-    reserved_bytes,
-)
+from omruntime.device.ascend.memory import AscendBuffer
 from omruntime.device.ascend.memory_plan import plan_programs
 from omruntime.device.ascend.om_check import check_interface, with_known_outputs
 from omruntime.device.ascend.om_interface import read_interface
 from omruntime.device.ascend.program import AscendProgram
-from omruntime.device.ascend.session import DeviceSession, run_all
+from omruntime.device.ascend.session import run_all
 from omruntime.device.ascend.weights import SharedWeights
-from omruntime.device.base import (
-    DeviceBuffer,
-    DeviceTensor,
-    MemoryInfo,
-    MemoryItem,
-    Program,
-)
-from omruntime.errors import DeviceError, StillRunningError
+from omruntime.device.base import MemoryItem, Program
 from omruntime.manifest import ProgramSpec
 
 logger = logging.getLogger(__name__)
 
 
-class AscendDevice:
-    """One chip.
+class AscendDevice(Chip):
+    """One chip and the programs on it."""
 
-    Attributes:
-        driver: The acl module and the check of its answers.
-    """
-
-    alignment = ALIGNMENT
     prepares_buckets = True
 
     def __init__(
@@ -79,131 +53,26 @@ class AscendDevice:
         """Open the chip.
 
         Args:
-            name: As the user names it, such as `ascend:0`.
-            library: The acl module, shared by the devices of the process.
+            name, device_id, library, timeout_ms: As `Chip` takes them.
             set_external_weight: None copies outside weights for each program.
             is_simulated: Whether the module is a simulator, which runs other programs.
-            timeout_ms: Longest wait for queued work; None waits for ever.
 
         Raises:
             DeviceError: The driver refused; nothing stays open.
         """
-        self.driver = Driver(library.acl, name)
-        self._acl = library.acl
-        self._name = name
+        super().__init__(name, device_id, library, timeout_ms)
         self._is_simulated = is_simulated
         self._set_external_weight = set_external_weight
-        self._session = DeviceSession(library, self.driver, device_id, timeout_ms)
-        self._memory = DeviceMemory(self.driver)
         self._weights = SharedWeights(self)
         self._programs: list[AscendProgram] = []
         self._work: AscendBuffer | None = None
-        self._mirrors: dict[tuple[DeviceBuffer, int], PinnedBuffer] = {}
-        self._bounces: list[PinnedBuffer] = []
-        self._is_queued = False
-        self._holds_lost_model = False
         self._soc = self._acl.get_soc_name() or ""
         logger.info("device open name=%s soc=%s", name, self._soc)
-
-    @property
-    def name(self) -> str:
-        """See `Device.name`."""
-        return self._name
 
     @property
     def soc(self) -> str:
         """See `Device.soc`; empty when the driver does not know."""
         return self._soc
-
-    @property
-    def stream(self) -> int:
-        """The stream that everything is queued on."""
-        return self._session.stream
-
-    def enter(self) -> None:
-        """Make this device the calling thread's current one."""
-        self._session.enter()
-
-    def note_queued(self) -> None:
-        """Remember that memory is in use until the next `synchronize`."""
-        self._is_queued = True
-
-    def alloc(self, nbytes: int) -> AscendBuffer:
-        """See `Device.alloc`."""
-        self.enter()
-        return self._memory.alloc(nbytes)
-
-    def reserved_bytes(self, nbytes: int) -> int:
-        """See `Device.reserved_bytes`."""
-        return reserved_bytes(nbytes)
-
-    def free(self, buffer: DeviceBuffer) -> None:
-        """See `Device.free`; waits for queued work, which `acl.rt.free` would not."""
-        if self._is_queued:
-            self.synchronize()
-        self._memory.free(buffer)
-
-    def host_array(self, nbytes: int) -> NDArray[np.uint8]:
-        """See `Device.host_array`; page-locked, so that copies are asynchronous."""
-        self.enter()
-        return self._memory.pin(nbytes).content
-
-    def copy_in(self, target: DeviceTensor, source: NDArray[Any]) -> None:
-        """See `Device.copy_in`; what is no `host_array` is copied to pinned memory first."""
-        self.enter()
-        address = address_of(target, self._name)
-        if source.nbytes != target.nbytes:
-            raise DeviceError(
-                f"{self._name}: {source.nbytes} bytes for a window of {target.nbytes}"
-            )
-        host = self._pinned_address(source)
-        self._copy(address, host, target.nbytes, CopyKind.HOST_TO_DEVICE)
-
-    def copy_out(self, source: DeviceTensor) -> NDArray[Any]:
-        """See `Device.copy_out`."""
-        self.enter()
-        address = address_of(source, self._name)
-        mirror = self._mirror(source)
-        self._copy(mirror.address, address, source.nbytes, CopyKind.DEVICE_TO_HOST)
-        view = mirror.content[: source.nbytes].view(source.dtype).reshape(source.shape)
-        view.flags.writeable = False
-        return view
-
-    def copy_chunks(
-        self,
-        target: DeviceTensor,
-        target_chunks: NDArray[np.int64],
-        source: DeviceTensor,
-        source_chunks: NDArray[np.int64],
-        chunk_bytes: int,
-    ) -> None:
-        """See `Device.copy_chunks`; chunks that go on on both sides are one copy."""
-        self.enter()
-        if chunk_bytes % ALIGNMENT:
-            raise DeviceError(
-                f"{self._name}: chunks of {chunk_bytes} bytes, wanted a multiple of {ALIGNMENT}"
-            )
-        to, from_ = address_of(target, self._name), address_of(source, self._name)
-        runs = join_chunks(target_chunks, source_chunks)
-        for first, last in ((runs.targets, target), (runs.sources, source)):
-            ends = [start + length for start, length in zip(first, runs.lengths, strict=True)]
-            if max(ends, default=0) * chunk_bytes > last.nbytes:
-                raise DeviceError(f"{self._name}: chunks pass the window's end")
-        for i, length in enumerate(runs.lengths):
-            self._copy(
-                to + runs.targets[i] * chunk_bytes,
-                from_ + runs.sources[i] * chunk_bytes,
-                length * chunk_bytes,
-                CopyKind.DEVICE_TO_DEVICE,
-            )
-
-    def clear(self, target: DeviceTensor) -> None:
-        """See `Device.clear`."""
-        self.enter()
-        address, nbytes = address_of(target, self._name), target.nbytes
-        code = self._acl.rt.memset_async(address, nbytes, 0, nbytes, self.stream)
-        self.driver.check("acl.rt.memset_async", code)
-        self._is_queued = True
 
     def plan_programs(self, specs: Iterable[ProgramSpec], bundle: Path) -> tuple[MemoryItem, ...]:
         """See `Device.plan_programs`; asks the driver, reserves nothing."""
@@ -247,67 +116,6 @@ class AscendDevice:
             raise
         return AscendProgram(self, spec, interface, model_id, memory.weight)
 
-    def unload_model(self, model_id: int, weight: AscendBuffer | None) -> None:
-        """Unload a model and free its weights.
-
-        A model that stays loaded keeps all device memory with it until the device is reset: what
-        it was loaded into must outlive it.
-
-        Raises:
-            DeviceError: The driver refused.
-
-        Source: CANN model API reference, aclmdlUnload and aclmdlLoadFromFileWithMem.
-        """
-        try:
-            unload_model(self.driver, model_id)
-        except DeviceError:
-            self._holds_lost_model = True
-            raise
-        if weight is not None:
-            self.free(weight)
-
-    def forget(self, program: AscendProgram) -> None:
-        """A program was unloaded."""
-        self._programs.remove(program)
-
-    def synchronize(self) -> None:
-        """See `Device.synchronize`; other Python threads run meanwhile."""
-        self.enter()
-        self._session.synchronize()
-        self._is_queued = False
-        bounces, self._bounces = self._bounces, []
-        for bounce in bounces:
-            self._memory.unpin(bounce)
-
-    def settle(self) -> Callable[[], None]:
-        """Wait before something is taken away.
-
-        Returns:
-            A step for `run_all` that raises what failed meanwhile, if something did.
-
-        Raises:
-            StillRunningError: Work does not end, so nothing may be taken away.
-        """
-        failure: DeviceError | None = None
-        try:
-            self.synchronize()
-        except StillRunningError:
-            logger.error("nothing is closed name=%s: work is still running", self._name)
-            raise
-        except DeviceError as error:
-            failure = error
-
-        def tell() -> None:
-            if failure is not None:
-                raise failure
-
-        return tell
-
-    def memory_info(self) -> MemoryInfo:
-        """See `Device.memory_info`."""
-        self.enter()
-        return self._memory.info()
-
     def close(self) -> None:
         """See `Device.close`; what fails on the way does not keep the rest from being closed.
 
@@ -324,9 +132,6 @@ class AscendDevice:
         unloads = [program.unload for program in self._programs]
         run_all([tell_failure, *unloads, self._give_memory_back, self._session.close])
 
-    def _give_memory_back(self) -> None:
-        run_all(self._memory.closing_steps(leaves_device=self._holds_lost_model))
-
     def _work_memory(self, nbytes: int) -> AscendBuffer | None:
         """Scratch memory that programs share, as they run one after another on one stream.
 
@@ -335,26 +140,3 @@ class AscendDevice:
         if nbytes and (self._work is None or self._work.nbytes < nbytes):
             self._work = self.alloc(nbytes)
         return self._work if nbytes else None
-
-    def _pinned_address(self, source: NDArray[Any]) -> int:
-        address = int(source.__array_interface__["data"][0])
-        if source.flags.c_contiguous and self._memory.is_pinned(address, source.nbytes):
-            return address
-        bounce = self._memory.pin(source.nbytes)
-        self._bounces.append(bounce)
-        bounce.content.view(source.dtype).reshape(source.shape)[...] = source
-        return bounce.address
-
-    def _mirror(self, source: DeviceTensor) -> PinnedBuffer:
-        """Pinned memory for what comes out of a window; it stays for the next time."""
-        key = (source.buffer, source.offset)
-        mirror = self._mirrors.get(key)
-        if mirror is None or mirror.content.size < source.nbytes:
-            # A smaller one stays pinned as well: an array of it may still be read.
-            mirror = self._mirrors[key] = self._memory.pin(source.buffer.nbytes - source.offset)
-        return mirror
-
-    def _copy(self, target: int, source: int, nbytes: int, kind: CopyKind) -> None:
-        code = self._acl.rt.memcpy_async(target, nbytes, source, nbytes, kind, self.stream)
-        self.driver.check("acl.rt.memcpy_async", code)
-        self._is_queued = True

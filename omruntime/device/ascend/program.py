@@ -14,9 +14,9 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
 from omruntime.buckets import Bucket
+from omruntime.device.ascend.chip import Chip
 from omruntime.device.ascend.memory import AscendBuffer, address_of
 from omruntime.device.ascend.om_check import bucket_dims
 from omruntime.device.ascend.om_interface import OmInterface
@@ -24,9 +24,6 @@ from omruntime.device.ascend.session import run_all
 from omruntime.device.base import DeviceTensor
 from omruntime.errors import BundleError, DeviceError
 from omruntime.manifest import ProgramSpec
-
-if TYPE_CHECKING:
-    from omruntime.device.ascend.device import AscendDevice
 
 logger = logging.getLogger(__name__)
 
@@ -45,15 +42,15 @@ class AscendProgram:
 
     def __init__(
         self,
-        device: AscendDevice,
+        chip: Chip,
         spec: ProgramSpec,
         interface: OmInterface,
         model_id: int,
         weight: AscendBuffer | None,
     ) -> None:
-        self._device = device
-        self._driver = device.driver
-        self._acl = device.driver.acl
+        self._chip = chip
+        self._driver = chip.driver
+        self._acl = chip.driver.acl
         self._spec = spec
         self._interface = interface
         self._model_id: int | None = model_id
@@ -83,38 +80,37 @@ class AscendProgram:
         before = self._bindings.get(bucket)
         self._bindings[bucket] = binding
         if before is not None:
-            self._device.synchronize()
+            self._chip.synchronize()
             run_all(self._closing_steps(before))
 
     def run(self, bucket: Bucket) -> None:
         """See `Program.run`; submits and returns."""
         binding = self._bindings.get(bucket)
         if binding is None or self._model_id is None:
-            raise DeviceError(f"{self._device.name}: {bucket} was never bound")
-        self._device.enter()
+            raise DeviceError(f"{self._chip.name}: {bucket} was never bound")
+        self._chip.enter()
         inputs, outputs = binding.datasets
-        code = self._acl.mdl.execute_async(self._model_id, inputs, outputs, self._device.stream)
+        code = self._acl.mdl.execute_async(self._model_id, inputs, outputs, self._chip.stream)
         self._driver.check("acl.mdl.execute_async", code)
-        self._device.note_queued()
+        self._chip.note_queued()
 
     def unload(self) -> None:
         """See `Program.unload`; waits for what is queued."""
         if self._model_id is None:
             return
-        tell_failure = self._device.settle()
+        tell_failure = self._chip.settle()
         model_id, self._model_id = self._model_id, None
         bindings, self._bindings = self._bindings, {}
-        unload = partial(self._device.unload_model, model_id, self._weight)
+        unload = partial(self._chip.unload_model, model_id, self._weight)
         steps: list[Callable[[], None]] = [tell_failure, unload]
         for binding in bindings.values():
             steps += self._closing_steps(binding)
-        self._device.forget(self)
         run_all(steps)
 
     def _closing_steps(self, binding: _Binding) -> list[Callable[[], None]]:
         steps: list[Callable[[], None]] = []
         if binding.gear is not None:
-            steps.append(partial(self._device.free, binding.gear))
+            steps.append(partial(self._chip.free, binding.gear))
         for buffer in binding.data_buffers:
             steps.append(partial(self._destroy_data_buffer, buffer))
         for dataset in binding.datasets:
@@ -132,7 +128,7 @@ class AscendProgram:
     def _gear_buffer(self) -> AscendBuffer | None:
         if self._interface.gear_index is None:
             return None
-        return self._device.alloc(self._interface.gear_bytes)
+        return self._chip.alloc(self._interface.gear_bytes)
 
     def _set_gear(self, dataset: int, dims: list[int]) -> None:
         """All dims of all inputs, in the order of --input_shape."""
@@ -177,12 +173,12 @@ class AscendProgram:
     def _place(self, window: DeviceTensor | AscendBuffer) -> tuple[int, int]:
         if isinstance(window, AscendBuffer):
             return window.address, window.nbytes
-        return address_of(window, self._device.name), window.nbytes
+        return address_of(window, self._chip.name), window.nbytes
 
     def _require_names(self, wanted: list[str], tensors: Mapping[str, DeviceTensor]) -> None:
         if set(wanted) != tensors.keys():
             raise DeviceError(
-                f"{self._device.name}: bound {sorted(tensors)}, the program takes {sorted(wanted)}"
+                f"{self._chip.name}: bound {sorted(tensors)}, the program takes {sorted(wanted)}"
             )
 
     def _require_shapes(

@@ -11,16 +11,13 @@ from __future__ import annotations
 import ctypes
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from omruntime.device.ascend.acl_module import ExternalWeightSetter
+from omruntime.device.ascend.chip import Chip
 from omruntime.device.ascend.memory import AscendBuffer
 from omruntime.device.base import DeviceTensor
-
-if TYPE_CHECKING:
-    from omruntime.device.ascend.device import AscendDevice
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +40,8 @@ def padded_bytes(path: Path) -> int:
 class SharedWeights:
     """Weight files on one device by path; they stay until the device closes."""
 
-    def __init__(self, device: AscendDevice) -> None:
-        self._device = device
+    def __init__(self, chip: Chip) -> None:
+        self._chip = chip
         self._buffers: dict[Path, AscendBuffer] = {}
 
     def of(self, om: Path) -> dict[str, AscendBuffer]:
@@ -61,14 +58,14 @@ class SharedWeights:
         return {path.name: self._buffers[path] for path in files}
 
     def _upload(self, path: Path) -> AscendBuffer:
-        buffer = self._device.alloc(padded_bytes(path))
+        buffer = self._chip.alloc(padded_bytes(path))
         with path.open("rb") as file:
             offset = 0
             while part := file.read(_UPLOAD_BYTES):
                 target = DeviceTensor(buffer, offset, (len(part),), "uint8")
-                self._device.copy_in(target, np.frombuffer(part, np.uint8))
+                self._chip.copy_in(target, np.frombuffer(part, np.uint8))
                 # Gives the staging memory back; and a load reads the addresses at once.
-                self._device.synchronize()
+                self._chip.synchronize()
                 offset += len(part)
         return buffer
 

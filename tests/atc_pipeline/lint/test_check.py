@@ -158,7 +158,7 @@ def test_a_bundle_brings_its_own_buckets(tiny_bundle: Path) -> None:
     assert ("equal-gears", program.path) in found(lint_model(tiny_bundle, "Ascend310P3"))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_damaged_models_are_refused_or_judged(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -96,7 +96,7 @@ def test_external_data_inside_of_a_branch(tmp_path: Path) -> None:
     assert found(report) == {("external-data-in-branch", "w")}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(offset=st.integers(0, 300), length=st.integers(0, 300))
 def test_a_tensor_is_whole_exactly_when_it_lies_in_its_file(
     tmp_path_factory: pytest.TempPathFactory, offset: int, length: int

@@ -6,7 +6,7 @@ import dataclasses
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from atc_pipeline.plan.budget import MAX_POOL_ELEMENTS, BudgetNeeds, make_budget
@@ -83,7 +83,6 @@ def test_what_limits_the_pool(
     assert (budget.free_bytes < budget.block_bytes) == (reason == "memory")
 
 
-@settings(deadline=None)
 @given(
     memory=st.integers(0, 40 << 30),
     seqs=st.integers(1, 300),

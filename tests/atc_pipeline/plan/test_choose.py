@@ -21,7 +21,7 @@ def model_of(traffic: Traffic) -> CostModel:
     return CostModel(SOCS["Ascend310P3"], SMALL, traffic.block_size)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(traffics(), st.integers(1, 4), st.integers(2, 7), st.sampled_from([2, 48, 512]))
 def test_every_step_is_covered_within_the_limits(
     traffic: Traffic, per_phase: int, together: int, longest_chunk: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from atc_pipeline.plan.cost import CostModel
@@ -16,7 +16,6 @@ P3 = SOCS["Ascend310P3"]
 MODEL = CostModel(P3, LARGE, 128)
 
 
-@settings(deadline=None)
 @given(
     st.tuples(st.integers(1, 64), st.integers(1, 1024), st.integers(0, 64)),
     st.tuples(st.integers(0, 8), st.integers(0, 64), st.integers(0, 8)),

@@ -45,7 +45,7 @@ def all_tables(shape: tuple[int, int], count: int) -> list[tuple[Gear, ...]]:
     return [(*rest, points[-1]) for rest in itertools.combinations(points[:-1], count - 1)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(planes(3, 4), st.integers(1, 4))
 def test_the_programme_finds_the_best_table_in_rows(
     plane: tuple[Floats, Floats], max_gears: int
@@ -61,7 +61,7 @@ def test_the_programme_finds_the_best_table_in_rows(
         assert row_table_cost(weights, costs, gears) == pytest.approx(least)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(planes(1, 7), st.integers(1, 5))
 def test_in_one_row_the_result_is_the_best_of_all(
     plane: tuple[Floats, Floats], max_gears: int
@@ -73,7 +73,7 @@ def test_in_one_row_the_result_is_the_best_of_all(
         assert found.cost == pytest.approx(least)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(planes(4, 5), st.integers(1, 6))
 def test_results_cover_everything_and_improve_with_each_gear(
     plane: tuple[Floats, Floats], max_gears: int

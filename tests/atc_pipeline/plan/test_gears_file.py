@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from atc_pipeline.plan.gears_file import PlannedGears, read_gears
@@ -27,7 +27,6 @@ def planned(draw: st.DrawFn) -> PlannedGears:
     return PlannedGears(tuple(buckets), num_blocks, draw(sizes))
 
 
-@settings(deadline=None)
 @given(planned())
 def test_what_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, gears: PlannedGears

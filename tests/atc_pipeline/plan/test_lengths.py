@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from atc_pipeline.plan.lengths import RequestLength, read_lengths
@@ -179,7 +179,6 @@ def test_files_without_requests_or_that_cannot_be_read(tmp_path: Path, name: str
         read_lengths(tmp_path / name, words)
 
 
-@settings(deadline=None)
 @given(text=st.text(max_size=60), name=st.sampled_from(["x.csv", "x.json", "x.log"]))
 def test_any_text_is_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, text: str, name: str

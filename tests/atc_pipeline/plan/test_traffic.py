@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from atc_pipeline.plan.lengths import RequestLength
 from atc_pipeline.plan.traffic import Traffic, fit_requests
@@ -40,7 +40,6 @@ def test_two_rows_take_the_longer_past() -> None:
     assert (points[1, 1] + points[1, 2]) / pairs == pytest.approx(one / more)
 
 
-@settings(deadline=None)
 @given(traffics())
 def test_every_token_is_computed_once(traffic: Traffic) -> None:
     chunks = {past: 3 + past % 5 for past in range(1, traffic.max_past_blocks + 1)}

@@ -23,7 +23,7 @@ _NEAR = st.lists(
 ).map("".join)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.dictionaries(
         st.sampled_from(_READ), st.binary(max_size=80) | _NEAR.map(str.encode), max_size=5

@@ -92,7 +92,7 @@ def check(sizes: Sizes) -> None:
     softcap=st.sampled_from([0.0, 2.0]),
     is_bfloat16=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_attention_is_its_definition(**sizes: object) -> None:
     check(Sizes(**sizes))  # type: ignore[arg-type]
 

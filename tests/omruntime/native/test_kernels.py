@@ -58,7 +58,7 @@ def test_rotary() -> None:
 
 
 @given(rows=st.integers(1, 9), width=st.integers(1, 40))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_functions_of_one_value(rows: int, width: int) -> None:
     x = strided(0, rows, width) * 8
     y = np.empty((rows, width), np.float32)
@@ -156,7 +156,7 @@ def test_softmax() -> None:
 
 
 @given(width=st.integers(1, 20), data=st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_the_first_of_equal_values_is_the_larger(width: int, data: st.DataObject) -> None:
     k = data.draw(st.integers(1, width))
     x = np.random.default_rng(width).integers(0, 4, (5, width)).astype(np.float32)

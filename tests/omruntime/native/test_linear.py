@@ -71,7 +71,7 @@ def check(
     has_addend=st.booleans(),
     is_transposed=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_product_is_that_of_numpy(
     form: str,
     inputs: int,

@@ -86,7 +86,7 @@ def kept_ids(scores: NDArray[np.float32], params: SamplingParams) -> list[int]:
     return [i for i, weight in zip(every, weights, strict=True) if weight > 0]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(scores=tied_scores, fields=filters)
 def test_filters_keep_what_the_plain_reference_keeps(
     scores: NDArray[np.float32], fields: dict[str, float]
@@ -133,7 +133,7 @@ def test_filters_keep_what_transformers_keeps(
     assert len(wanted) > 1
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(scores=tied_scores, fields=filters)
 def test_chained_filters_on_tied_scores_equal_transformers(
     scores: NDArray[np.float32], fields: dict[str, float]
@@ -160,7 +160,6 @@ def test_chained_filters_on_tied_scores_equal_transformers(
     assert set(scores[got > 0]) == set(scores[wanted > 0])
 
 
-@settings(deadline=None)
 @given(
     scores=tied_scores,
     prompt=st.lists(st.integers(0, 39), min_size=1, max_size=20),
@@ -222,7 +221,6 @@ def test_drawn_frequencies_follow_the_probabilities(vocab_size: int) -> None:
     assert shares == pytest.approx([0.5, 0.3, 0.2], abs=0.03)
 
 
-@settings(deadline=None)
 @given(number=st.floats(0, 1, exclude_max=True), temperature=st.sampled_from([0.25, 1.0, 1.7]))
 def test_the_draw_is_the_token_at_which_the_running_sum_passes_the_number(
     number: float, temperature: float
@@ -253,7 +251,7 @@ def naive_draw(scores: NDArray[np.float32], params: SamplingParams, numbers: lis
     raise AssertionError("no attempt hits what is kept")
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     scores=tied_scores,
     fields=filters,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from omruntime.manifest import SamplingDefaults
@@ -60,7 +60,6 @@ def reference(row: list[float], sequence: Sequence) -> list[float]:
     return edited
 
 
-@settings(deadline=None)
 @given(
     row=st.lists(st.floats(-30, 30, width=32), min_size=VOCAB_SIZE, max_size=VOCAB_SIZE),
     params=params_strategy,

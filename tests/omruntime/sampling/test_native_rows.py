@@ -75,7 +75,7 @@ def test_seeded_draws_over_a_full_vocabulary_equal_those_of_numpy(
     assert bests == rows.max(axis=1).tolist()
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     scores=tied_scores,
     fields=filters,
@@ -94,7 +94,6 @@ def test_draws_equal_those_of_numpy_whatever_is_tied_filtered_or_refused(
     )
 
 
-@settings(deadline=None)
 @given(index=st.integers(0, 5998), temperature=st.sampled_from([0.25, 1.0, 1.7]))
 def test_a_number_beside_an_edge_draws_the_token_on_its_side(
     index: int, temperature: float

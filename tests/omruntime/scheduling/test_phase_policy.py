@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from omruntime.buckets import Bucket, BucketTable, Phase
@@ -71,7 +71,6 @@ def sequence_of(num_tokens: int, computed: int, scheduling: Scheduling | None = 
 seconds = st.floats(1e-4, 10)
 
 
-@settings(deadline=None)
 @given(prefill_s=seconds, decode_s=seconds, ttft_s=seconds, itl_s=seconds, rows=st.integers(1, 4))
 def test_neither_phase_starves_under_constant_load_of_the_other(
     prefill_s: float, decode_s: float, ttft_s: float, itl_s: float, rows: int
@@ -94,7 +93,6 @@ def test_neither_phase_starves_under_constant_load_of_the_other(
     assert set(phases) == set(Phase)
 
 
-@settings(deadline=None)
 @given(prefill_s=seconds, decode_s=seconds, itl_s=seconds)
 def test_answers_are_never_stalled_beyond_their_target_and_one_chunk(
     prefill_s: float, decode_s: float, itl_s: float
