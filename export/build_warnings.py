@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from transformers import PretrainedConfig, PreTrainedTokenizerFast
 
@@ -16,6 +16,35 @@ from omruntime.manifest import ModelFacts
 from omruntime.scheduling.reach import reachable
 
 _DECLARED = ("generation_config.json", "config.json", "the GGUF file")
+# Of generation_config.json, what changes transformers' answers and no default of a bundle holds,
+# with the values that do nothing; null and an empty list never do anything. How long answers are
+# is each request's own.
+_WITHOUT_DEFAULT: Mapping[str, tuple[object, ...]] = {
+    "bad_words_ids": (),
+    "begin_suppress_tokens": (),
+    "diversity_penalty": (0,),
+    "dola_layers": (),
+    "encoder_no_repeat_ngram_size": (0,),
+    "encoder_repetition_penalty": (1,),
+    "epsilon_cutoff": (0,),
+    "eta_cutoff": (0,),
+    "exponential_decay_length_penalty": (),
+    "force_words_ids": (),
+    "forced_bos_token_id": (),
+    "forced_eos_token_id": (),
+    "guidance_scale": (1,),
+    "min_length": (0,),
+    "min_new_tokens": (0,),
+    "no_repeat_ngram_size": (0,),
+    "num_beams": (1,),
+    "penalty_alpha": (0,),
+    "sequence_bias": (),
+    "stop_strings": (),
+    "suppress_tokens": (),
+    "top_h": (),
+    "typical_p": (1,),
+    "watermarking_config": (),
+}
 
 
 def checkpoint_warnings(
@@ -29,6 +58,7 @@ def checkpoint_warnings(
             f"the end tokens are taken from {facts.eos_source}, as the checkpoint's configuration "
             f"names none; check that answers end where they should"
         )
+    yield from generation_warnings(checkpoint.raw_generation_config)
     yield from length_warnings(checkpoint.config, facts.max_model_len)
     if not named_templates(tokenizer):
         yield "the checkpoint has no chat template; chat requests will be refused"
@@ -40,6 +70,21 @@ def checkpoint_warnings(
         )
     if checkpoint.files.ignored:
         yield f"ignored weight files: {', '.join(checkpoint.files.ignored)}"
+
+
+def generation_warnings(generation_config: Mapping[str, object]) -> Iterator[str]:
+    """What the checkpoint's generation_config.json wishes and answers will not follow."""
+    left_out = [
+        f"{name} {value!r}"
+        for name, neutral in _WITHOUT_DEFAULT.items()
+        if (value := generation_config.get(name)) not in (None, [], {}, *neutral)
+    ]
+    if left_out:
+        yield (
+            f"answers do not follow these of generation_config.json, as transformers' would: "
+            f"{', '.join(left_out)}; requests can set banned_token_ids, logit_bias, "
+            f"min_new_tokens and stop themselves"
+        )
 
 
 def length_warnings(config: PretrainedConfig, max_model_len: int) -> Iterator[str]:

@@ -47,6 +47,9 @@ _TOKENIZER_NAMES = frozenset(
 )
 # Buffers that old checkpoints carry and every model computes itself.
 _DERIVED_SUFFIXES = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias")
+# Settings of a config that change what a model returns beside its logits, for training or for
+# other tools; the logits are the same.
+_PLAIN_OUTPUT = {"return_dict": True, "output_router_logits": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +181,9 @@ def _load_config(folder: Path, files: CheckpointFiles) -> PretrainedConfig:
             f"transformers cannot read the config of {files.folder}: {_cause(error, folder, files)}"
         ) from error
     assert isinstance(config, PretrainedConfig)
+    for name, value in _PLAIN_OUTPUT.items():
+        if hasattr(config, name):
+            setattr(config, name, value)
     return config
 
 

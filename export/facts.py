@@ -75,10 +75,12 @@ def model_facts(
     """All that serving needs to know.
 
     Raises:
-        ConfigError: generation_config.json has a value of the wrong type or out of range.
+        ConfigError: generation_config.json has a value of the wrong type or out of range, or an
+            end token is none of the model's.
     """
     config = checkpoint.config
     ends = end_tokens(checkpoint, tokenizer)
+    _require_known(ends, shape.vocab_size)
     architectures = config.architectures or [str(config.model_type)]
     return ModelFacts(
         name=spec.name or _default_name(checkpoint),
@@ -162,7 +164,12 @@ def sampling_defaults(generation_config: Mapping[str, object]) -> SamplingDefaul
 
 def _sampling_defaults(generation_config: Mapping[str, object]) -> SamplingDefaults:
     ours = SamplingDefaults()
-    greedy = generation_config.get("do_sample") is False
+    do_sample = generation_config.get("do_sample")
+    if not isinstance(do_sample, bool | None):
+        raise ConfigError(
+            f"generation_config.json: do_sample is {do_sample!r}, wanted true or false; correct it"
+        )
+    greedy = do_sample is False
 
     def number(key: str, default: float) -> float:
         value = generation_config.get(key)
@@ -188,6 +195,15 @@ def _sampling_defaults(generation_config: Mapping[str, object]) -> SamplingDefau
         min_p=number("min_p", ours.min_p),
         repetition_penalty=penalty,
     )
+
+
+def _require_known(ends: EndTokens, vocab_size: int) -> None:
+    for token_id in ends.token_ids:
+        if not 0 <= token_id < vocab_size:
+            raise ConfigError(
+                f"eos_token_id in {ends.source} holds {token_id}, outside the model's 0 to "
+                f"{vocab_size - 1}; correct it"
+            )
 
 
 def _ids(given: object, source: str) -> tuple[int, ...]:

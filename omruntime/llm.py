@@ -6,6 +6,7 @@ For text and chat see `server.LLM`, which adds the tokenizer.
 from __future__ import annotations
 
 import operator
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -69,6 +70,7 @@ class LLM:
         """
         self._closed = False
         self._owner = OwnerProcess("this LLM")
+        self._generating = threading.Lock()
         settings = settings or EngineSettings()
         if settings.isolate_device:
             raise ConfigError(
@@ -103,11 +105,28 @@ class LLM:
             Ordered by prompt, then by answer.
 
         Raises:
-            RequestError: A prompt or its params are wrong; nothing was generated.
+            RequestError: A prompt or its params are wrong, or another thread's call runs;
+                nothing was generated.
         """
         if self._closed:
             raise RequestError("the LLM is closed; open another one")
         self._owner.require()
+        if not self._generating.acquire(blocking=False):
+            raise RequestError(
+                "this LLM answers another call, and serves one at a time; use server.LLM, or one "
+                "LLM for each thread"
+            )
+        try:
+            return self._generate(prompts, params, progress)
+        finally:
+            self._generating.release()
+
+    def _generate(
+        self,
+        prompts: Iterable[Sequence[int]],
+        params: SamplingParams | Sequence[SamplingParams],
+        progress: bool,
+    ) -> list[TokenOutput]:
         requests = list(self._requests([_token_ids(prompt) for prompt in prompts], params))
         for request in requests:
             self._engine.require_fits(request)
@@ -149,7 +168,9 @@ class LLM:
         self, prompts: list[tuple[int, ...]], params: SamplingParams | Sequence[SamplingParams]
     ) -> Iterator[Request]:
         """One request for each answer; its id is `prompt index/answer index`."""
-        each = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
+        each = [params] * len(prompts) if isinstance(params, SamplingParams) else params
+        if not isinstance(each, Sequence) or not all(isinstance(p, SamplingParams) for p in each):
+            raise RequestError(f"params is {params!r}, wanted SamplingParams, or a list of them")
         if len(each) != len(prompts):
             raise RequestError(f"got {len(prompts)} prompts and {len(each)} params, wanted as many")
         model = self._engine.manifest.model

@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
+from export.checkpoint import load_model, open_checkpoint
+from export.checkpoint_files import find_checkpoint
+from export.spec import ExportSpec
 from omruntime.errors import ConfigError, ExportError
 from tests.export.tiny import edit_json, export_tiny, save_checkpoint, tiny_model
 
@@ -92,3 +96,15 @@ def test_a_tokenizer_with_code_of_its_own_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"code of its own \(auto_map\)") as caught:
         export_tiny(folder, tmp_path / "out")
     assert "trust_remote_code" not in str(caught.value)
+
+
+def test_what_a_config_wants_returned_does_not_matter(tmp_path: Path) -> None:
+    """Tuples have no names, and losses of routers are traced with operators of their own."""
+    model = tiny_model("mixtral", num_local_experts=4, sliding_window=None)
+    folder = save_checkpoint(model, tmp_path / "checkpoint")
+    edit_json(folder / "config.json", return_dict=False, output_router_logits=True)
+    spec = ExportSpec(str(folder))
+    with open_checkpoint(find_checkpoint(spec.checkpoint), spec) as checkpoint:
+        output = load_model(checkpoint, spec)(input_ids=torch.tensor([[5, 6]]))
+    assert output.logits.shape == (1, 2, 300)
+    assert output.router_logits is None

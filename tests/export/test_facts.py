@@ -75,6 +75,12 @@ def test_an_end_token_that_is_no_id_is_refused(checkpoint: Path) -> None:
         _ends(checkpoint)
 
 
+def test_an_end_token_beyond_the_vocabulary_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+    edit_json(checkpoint / "generation_config.json", eos_token_id=[2, 300])
+    with pytest.raises(ConfigError, match=r"generation_config\.json holds 300, outside"):
+        export_tiny(checkpoint, tmp_path / "out")
+
+
 @pytest.mark.parametrize(
     ("given", "wanted"),
     [
@@ -97,9 +103,11 @@ def test_sampling_defaults_follow_one_rule(
     assert sampling_defaults(given) == wanted
 
 
-def test_a_sampling_default_that_is_no_number_is_refused() -> None:
+def test_a_sampling_default_of_the_wrong_type_is_refused() -> None:
     with pytest.raises(ConfigError, match="top_k is 'many'"):
         sampling_defaults({"top_k": "many"})
+    with pytest.raises(ConfigError, match="do_sample is 'false', wanted true or false"):
+        sampling_defaults({"do_sample": "false"})
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -86,3 +88,37 @@ def test_a_pool_beyond_the_memory_is_refused(toy_bundle: Path) -> None:
 def test_a_process_for_the_device_is_refused_as_there_is_none(toy_bundle: Path) -> None:
     with pytest.raises(ConfigError, match=r"isolate_device is set.*server\.LLM"):
         LLM(toy_bundle, EngineSettings(isolate_device=True))
+
+
+def test_a_second_call_at_once_is_refused_and_the_first_goes_on(toy_bundle: Path) -> None:
+    """Both would step one engine and take each other's answers."""
+    begun, may_go = threading.Event(), threading.Event()
+    answers: list[tuple[int, ...]] = []
+
+    def prompts() -> Iterator[tuple[int, ...]]:
+        begun.set()
+        may_go.wait()
+        yield (1, 2)
+
+    with LLM(toy_bundle) as llm:
+
+        def first() -> None:
+            answers.extend(o.token_ids for o in llm.generate(prompts(), GREEDY, progress=False))
+
+        thread = threading.Thread(target=first)
+        thread.start()
+        begun.wait()
+        try:
+            with pytest.raises(RequestError, match=r"answers another call.*server\.LLM"):
+                llm.generate([(1,)], GREEDY, progress=False)
+        finally:
+            may_go.set()
+            thread.join()
+        assert answers == [toy_answer((1, 2), 8)]
+        assert llm.generate([(1,)], GREEDY, progress=False)[0].token_ids == toy_answer((1,), 8)
+
+
+@pytest.mark.parametrize("params", [None, [{}], {}, "greedy"])
+def test_params_of_another_type_are_refused(toy_bundle: Path, params: object) -> None:
+    with LLM(toy_bundle) as llm, pytest.raises(RequestError, match=r"params is .*, wanted Sampl"):
+        llm.generate([(1,)], params, progress=False)  # type: ignore[arg-type]
