@@ -50,6 +50,11 @@ def resolve_limits(settings: EngineSettings, manifest: Manifest) -> EngineLimits
     )
 
 
+def longest_served(limits: EngineLimits, manifest: Manifest) -> int:
+    """Most tokens that one sequence can have with these limits."""
+    return longest_sequence(limits.max_model_len, limits.num_blocks - 1, manifest.kv.block_size)
+
+
 def longest_sequence(max_model_len: int, num_usable_blocks: int, block_size: int) -> int:
     """Most tokens that one sequence can have when it is alone in a pool of so many blocks."""
     # The last token of a sequence is never computed and needs no position.

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from omruntime.errors import ConfigError
-from omruntime.limits import longest_sequence
+from omruntime.limits import longest_served
 from omruntime.settings import MIB, EngineSettings
 from server.control.draining import refuse_new
 from server.grpc_server import start_grpc_server
@@ -222,7 +222,7 @@ def _announce_limits(engine: EngineLike) -> None:
         limits.num_blocks,
         limits.num_blocks * kv.bytes_per_block // MIB,
         limits.max_num_seqs,
-        longest_sequence(limits.max_model_len, limits.num_blocks - 1, kv.block_size),
+        longest_served(limits, engine.manifest),
     )
 
 

@@ -22,6 +22,7 @@ from omruntime.settings import MIB as MIB
 from omruntime.settings import EngineSettings
 from server.logs import LEVELS
 from server.options import ENV_PREFIX, Option, OptionValue, options_of
+from server.version import omserve_version
 
 # A message length is a signed 32-bit number of bytes in gRPC.
 _MAX_MESSAGE_MIB = 2047
@@ -222,7 +223,7 @@ class Settings:
 
         Raises:
             ConfigError: An unknown flag or variable, or a wrong value.
-            SystemExit: `--help` was asked for and printed.
+            SystemExit: `--help` or `--version` was asked for and printed.
         """
         _refuse_unknown_variables(environ)
         flags = vars(_parser().parse_args(argv))
@@ -295,6 +296,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
+    parser.add_argument("--version", action="version", version=f"omserve {omserve_version()}")
     for option in list_options():
         text = f"{option.help} [{option.env}]"
         if option.default_text:

@@ -19,13 +19,13 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from omruntime.errors import OmError
 from omruntime.sequence import FinishReason
-from server.control.service import omserve_version
 from server.logs import request_id_var
 from server.origin import Origin, origin_var
 from server.request_tally import Arrival, RequestTally
 from server.security.callers import caller_var
 from server.security.redaction import public_text
 from server.text import TextDelta
+from server.version import omserve_version
 
 logger = logging.getLogger(__name__)
 

@@ -7,12 +7,11 @@ import dataclasses
 import logging
 from contextlib import aclosing
 from dataclasses import dataclass
-from importlib import metadata
 
 import grpc.aio
 
 from omruntime.errors import RequestError, UnknownRequestError
-from omruntime.limits import longest_sequence
+from omruntime.limits import longest_served
 from server.control.draining import MAX_GRACE_S, Drain
 from server.control.load_watch import DEFAULT_INTERVAL_S, LoadWatch
 from server.control.messages import (
@@ -34,6 +33,7 @@ from server.pb import control_pb2_grpc
 from server.seams import EngineLike
 from server.security.access import Access
 from server.settings import MIB, Settings
+from server.version import omserve_version
 
 logger = logging.getLogger(__name__)
 
@@ -102,9 +102,7 @@ class GrpcControlService(control_pb2_grpc.ControlServiceServicer):
             eos_token_ids=facts.eos_token_ids,
             eos_source=facts.eos_source,
             sampling_defaults=pb.SamplingDefaults(**dataclasses.asdict(facts.sampling_defaults)),
-            max_model_len=longest_sequence(
-                limits.max_model_len, limits.num_blocks - 1, manifest.kv.block_size
-            ),
+            max_model_len=longest_served(limits, manifest),
             max_num_seqs=limits.max_num_seqs,
             block_size=manifest.kv.block_size,
             profile=manifest.profile,
@@ -218,11 +216,3 @@ class GrpcControlService(control_pb2_grpc.ControlServiceServicer):
         response = pb.DumpStateResponse(json=dump.text, cuts=dump.cuts)
         require_unary_size(response, "report this as a defect: the dump should be smaller")
         return response
-
-
-def omserve_version() -> str:
-    """The installed version; `unknown` when run from a tree that was never installed."""
-    try:
-        return metadata.version("omserve")
-    except metadata.PackageNotFoundError:
-        return "unknown"

@@ -15,7 +15,6 @@ from google.protobuf.message import Message
 
 from omruntime.errors import RequestError, UnknownModelError
 from server.answers import join_deltas
-from server.control.service import omserve_version
 from server.dialects.kserve_messages import MESSAGES
 from server.dialects.kserve_request import (
     NAMES,
@@ -34,6 +33,7 @@ from server.interceptor import read_message
 from server.lifecycle import Lifecycle, ServerState
 from server.security.callers import renew_caller
 from server.text import TextDelta
+from server.version import omserve_version
 
 # There is one model in one version; Triton counts from 1.
 VERSION = "1"

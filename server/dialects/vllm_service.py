@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc.aio
 
-from omruntime.limits import longest_sequence
+from omruntime.limits import longest_served
 from server.answers import final_deltas
 from server.control.steering import own_tenant
 from server.dialects.live_deltas import live_deltas
@@ -79,9 +79,7 @@ class VllmEngineService:
         """What is served. Tokenizer files are for the gateway to find by its own settings."""
         manifest, limits = self._engine.manifest, self._engine.limits
         facts = manifest.model
-        longest = longest_sequence(
-            limits.max_model_len, limits.num_blocks - 1, manifest.kv.block_size
-        )
+        longest = longest_served(limits, manifest)
         defaults = dataclasses.asdict(facts.sampling_defaults)
         return _new(
             "GetModelInfoResponse",

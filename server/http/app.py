@@ -9,7 +9,6 @@ from starlette.exceptions import HTTPException
 
 from omruntime.errors import OmError
 from server.control.load_watch import LoadWatch
-from server.control.service import omserve_version
 from server.grpc_server import MAX_HEADER_BYTES
 from server.http.api_key import ApiKeyGate
 from server.http.body_limit import BodyLimit
@@ -22,14 +21,18 @@ from server.http.errors import (
     answer_unexpected,
 )
 from server.http.gateway import ClientGoneError, Gateway
+from server.http.head_as_get import HeadAsGet
 from server.http.header_limit import HeaderLimit
 from server.http.metrics import metric_routes
 from server.http.models import model_routes
 from server.http.operations import operation_routes
+from server.http.request_id import RequestIdHeader
 from server.http.responses import response_routes
 from server.http.tgi import tgi_routes
+from server.http.tokenize import tokenizer_routes
 from server.http.ui import ui_routes
 from server.security.api_keys import ApiKeys
+from server.version import omserve_version
 
 ROUTES = (
     chat_routes,
@@ -38,6 +41,7 @@ ROUTES = (
     tgi_routes,
     model_routes,
     operation_routes,
+    tokenizer_routes,
 )
 
 
@@ -68,6 +72,8 @@ def build_http_app(
         # The last one added comes first.
         app.add_middleware(ApiKeyGate, keys=keys)
     app.add_middleware(HeaderLimit, max_bytes=MAX_HEADER_BYTES)
+    app.add_middleware(RequestIdHeader)
+    app.add_middleware(HeadAsGet)
     return app
 
 

@@ -26,7 +26,7 @@ async def plan_chat(
         RequestError: The body asks for what cannot be; the message names the field.
     """
     tools = await plan_tools(body, gateway)
-    params, messages = params_of_chat(body), messages_of(body)
+    params, messages = params_of_chat(body), messages_of(body.messages)
     arguments = body.chat_template_kwargs
     if tools is not None and tools.constraint is not None:
         params = replace(params, constraint=tools.constraint)

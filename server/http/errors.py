@@ -9,6 +9,7 @@ import logging
 import math
 import reprlib
 import secrets
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import Request
@@ -98,7 +99,8 @@ async def answer_invalid_body(_request: Request, error: Exception) -> JSONRespon
 
 def invalid_body_of(error: RequestValidationError) -> tuple[str, str | None]:
     """What is wrong with a body, and the field's name."""
-    first = error.errors()[0]
+    errors = error.errors()
+    first = errors[0]
     place = [str(part) for part in first["loc"] if part != "body"]
     if first["type"] == "json_invalid":
         return f"the body is not JSON: {first.get('ctx', {}).get('error', first['msg'])}", None
@@ -109,7 +111,16 @@ def invalid_body_of(error: RequestValidationError) -> tuple[str, str | None]:
             None,
         )
     name = ".".join(place)
-    return f"{name or 'body'}{_complaint(first)}", place[0] if place else None
+    message = f"{name or 'body'}{_complaint(first)}"
+    if first["type"] == "missing" and (unknown := _unknown_fields(errors)):
+        message += f"; no fields here: {unknown}"
+    return message, place[0] if place else None
+
+
+def _unknown_fields(errors: Sequence[dict[str, Any]]) -> str:
+    """What probably stands for the missing one, under a name of another server's."""
+    extra = [error["loc"] for error in errors if error["type"] == "extra_forbidden"]
+    return ", ".join(str(loc[1])[:64] for loc in extra[:8] if len(loc) == 2)
 
 
 def _complaint(error: dict[str, Any]) -> str:

@@ -31,6 +31,7 @@ TGI_NAMES: Names = {
     "prompt_logprobs": "decoder_input_details",
     "text": "inputs",
 }
+TOKENIZE_NAMES: Names = {"template_arguments": "chat_template_kwargs"}
 DETOKENIZE_NAMES: Names = {"token_ids": "tokens"}
 
 

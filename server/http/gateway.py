@@ -18,6 +18,7 @@ from fastapi import Request
 from server.answers import terminated_deltas
 from server.grpc_service import require_served_model
 from server.http.reasoning import Beginning, Reasoning
+from server.http.request_id import REQUEST_ID_HEADER, answer_with_id
 from server.lifecycle import Lifecycle
 from server.logs import request_id_var
 from server.seams import TextGeneratorLike
@@ -39,12 +40,14 @@ class Gateway:
         self,
         lifecycle: Lifecycle,
         model: str,
+        max_model_len: int,
         tool_parser: str | None = None,
         reasoning_parser: str = "auto",
     ) -> None:
         """Answer for one model; `model` is the served name.
 
         Args:
+            max_model_len: Most tokens of prompt plus answer.
             tool_parser: How the model writes tool calls down; None: as its template says.
             reasoning_parser: Whether its answers begin with a thought: think, none or auto.
         """
@@ -52,6 +55,7 @@ class Gateway:
         self.reasoning = Reasoning(reasoning_parser)
         self.lifecycle = lifecycle
         self.model = model
+        self.max_model_len = max_model_len
         self.created = int(time.time())
         self._token_texts: dict[int, str] = {}
         self._are_special: dict[int, bool] = {}
@@ -106,12 +110,16 @@ class Gateway:
 def request_id_of(request: Request, prefix: str) -> str:
     """An id for a request, which begins with the client's own X-Request-Id if it has one.
 
+    The reply's header tells it, in refusals too.
+
     A header that no id can be made of is dropped, since proxies set what they like; one that is
     sent twice, as with a second try, makes two ids, since the first may still be live.
     """
-    given = request.headers.get("x-request-id", "")
+    given = request.headers.get(REQUEST_ID_HEADER, "")
     own = uuid.uuid4().hex
-    return f"{prefix}-{given}-{own[:8]}" if _REQUEST_ID.fullmatch(given) else f"{prefix}-{own}"
+    found = f"{prefix}-{given}-{own[:8]}" if _REQUEST_ID.fullmatch(given) else f"{prefix}-{own}"
+    answer_with_id(request.scope, found)
+    return found
 
 
 async def unless_gone(request: Request, work: Awaitable[Result]) -> Result:

@@ -32,6 +32,9 @@ class JsonRoute(APIRoute):
 class _JsonRequest(Request):
     async def json(self) -> Any:
         """The body's value; the framework makes an answer of the one error that it knows."""
+        encoding = self.headers.get("content-encoding", "identity")
+        if encoding != "identity":
+            raise _refusal(f"its content-encoding is {encoding[:32]!r}; send it uncompressed")
         body = await self.body()
         try:
             value = json.loads(

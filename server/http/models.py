@@ -13,8 +13,14 @@ def model_routes(gateway: Gateway) -> APIRouter:
     router = APIRouter(tags=["OpenAI"])
 
     def model() -> dict[str, object]:
-        created = gateway.created
-        return {"id": gateway.model, "object": "model", "created": created, "owned_by": "omserve"}
+        return {
+            "id": gateway.model,
+            "object": "model",
+            "created": gateway.created,
+            "owned_by": "omserve",
+            # Beyond OpenAI's, by the name that vLLM's clients read.
+            "max_model_len": gateway.max_model_len,
+        }
 
     @router.get("/v1/models")
     async def list_models() -> dict[str, object]:

@@ -1,45 +1,18 @@
-"""What operators ask: health, readiness and version; and the tokenizer's two routes."""
+"""What operators ask: health, readiness and version."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel, ConfigDict, StrictBool, StrictInt, StrictStr
 
-from omruntime.errors import FieldError
-from server.control.service import omserve_version
-from server.field_names import named_as
-from server.grpc_service import MAX_DETOKENIZE_IDS, MAX_TOKENIZE_CHARS
-from server.http.field_names import DETOKENIZE_NAMES
 from server.http.gateway import Gateway
-from server.http.json_route import JsonRoute
-from server.http.schema import FastList
 from server.lifecycle import ServerState
-
-
-class TokenizeBody(BaseModel):
-    """POST /tokenize."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    model: StrictStr | None = None
-    prompt: StrictStr
-    add_special_tokens: StrictBool = True
-
-
-class DetokenizeBody(BaseModel):
-    """POST /detokenize."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    model: StrictStr | None = None
-    tokens: FastList[StrictInt]
-    skip_special_tokens: StrictBool = False
+from server.version import omserve_version
 
 
 def operation_routes(gateway: Gateway) -> APIRouter:
-    """Health, readiness, version, tokenize and detokenize."""
-    router = APIRouter(tags=["operations"], route_class=JsonRoute)
+    """Health, readiness and version."""
+    router = APIRouter(tags=["operations"])
 
     @router.get("/health")
     async def health() -> Response:
@@ -60,33 +33,5 @@ def operation_routes(gateway: Gateway) -> APIRouter:
     async def version() -> dict[str, str]:
         """The version of omserve."""
         return {"version": omserve_version()}
-
-    @router.post("/tokenize")
-    async def tokenize(body: TokenizeBody) -> dict[str, object]:
-        """The token ids of a text."""
-        generator = gateway.require(body.model)
-        if len(body.prompt) > MAX_TOKENIZE_CHARS:
-            raise FieldError(
-                "prompt",
-                f"prompt has {len(body.prompt)} characters, wanted at most {MAX_TOKENIZE_CHARS}; "
-                f"send it in pieces",
-            )
-        with gateway.lifecycle.running():
-            token_ids = await generator.tokenize(body.prompt, body.add_special_tokens)
-        return {"tokens": list(token_ids), "count": len(token_ids)}
-
-    @router.post("/detokenize")
-    async def detokenize(body: DetokenizeBody) -> dict[str, str]:
-        """The text of token ids."""
-        generator = gateway.require(body.model)
-        if len(body.tokens) > MAX_DETOKENIZE_IDS:
-            raise FieldError(
-                "tokens",
-                f"tokens has {len(body.tokens)} ids, wanted at most {MAX_DETOKENIZE_IDS}; send "
-                f"them in pieces",
-            )
-        with gateway.lifecycle.running(), named_as(DETOKENIZE_NAMES):
-            prompt = await generator.detokenize(body.tokens, body.skip_special_tokens)
-        return {"prompt": prompt}
 
     return router

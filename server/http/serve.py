@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import uvicorn
 
 from omruntime.errors import ConfigError
+from omruntime.limits import longest_served
 from server.control.load_watch import LoadWatch
 from server.grpc_server import MAX_HEADER_BYTES
 from server.http.app import build_http_app
@@ -73,7 +74,8 @@ async def start_http_server(
     assert settings.http_port is not None, "the gateway is off"
     listener = _listen(bare_host(settings.host), settings.http_port)
     model = settings.served_model_name or engine.manifest.model.name
-    gateway = Gateway(lifecycle, model, settings.tool_parser, settings.reasoning_parser)
+    longest = longest_served(engine.limits, engine.manifest)
+    gateway = Gateway(lifecycle, model, longest, settings.tool_parser, settings.reasoning_parser)
     watch = LoadWatch(lifecycle, engine, access, settings.engine.is_simulated)
     app = build_http_app(gateway, watch, settings.max_message_mib * MIB, access.keys)
     config = uvicorn.Config(

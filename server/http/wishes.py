@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from omruntime.constraint import Constraint
@@ -97,15 +97,15 @@ def prompts_of(body: CompletionBody) -> list[str | tuple[int, ...]]:
     return [p if isinstance(p, str) else tuple(p) for p in prompt]  # type: ignore[arg-type]
 
 
-def messages_of(body: ChatBody) -> tuple[ChatMessage, ...]:
+def messages_of(messages: Sequence[Message]) -> tuple[ChatMessage, ...]:
     """The conversation, each content as one text.
 
     Raises:
         FieldError: No messages, one without content, or one with more than text.
     """
-    if not body.messages:
+    if not messages:
         raise FieldError("messages", "messages is empty, wanted at least one")
-    return tuple(_message(number, message) for number, message in enumerate(body.messages))
+    return tuple(_message(number, message) for number, message in enumerate(messages))
 
 
 def _message(number: int, message: Message) -> ChatMessage:

@@ -22,6 +22,7 @@ from server.terminal.chat_session import ChatSession
 from server.terminal.control import CONTROL_COMMANDS, add_control_commands, run_control
 from server.terminal.options import add_sampling_flags, parse_token_ids, sampling_params_of
 from server.text import ChatMessage, TextDelta
+from server.version import omserve_version
 
 _ROLES = ("system", "user", "assistant")
 
@@ -63,6 +64,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = CommandParser(
         prog="om-client", description=__doc__, epilog=_EPILOG, allow_abbrev=False
     )
+    parser.add_argument("--version", action="version", version=f"omserve {omserve_version()}")
     commands = parser.add_subparsers(dest="command")
     generate = commands.add_parser(
         "generate", help="answer one prompt", epilog=_EPILOG, allow_abbrev=False

@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from server.cli import main
+from server.terminal.cli import main as client_main
+from server.version import omserve_version
 
 ROOT = Path(__file__).parents[2]
 root = logging.getLogger()
@@ -82,3 +84,12 @@ def test_doctor_is_a_subcommand_and_a_bundle_of_that_name_can_be_served(
     assert '"findings"' in capsys.readouterr().out
     assert main(["./doctor"]) == 2
     assert "doctor" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [main, client_main])
+def test_both_commands_tell_their_version(
+    command: Callable[[list[str]], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command(["--version"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, f"omserve {omserve_version()}\n")

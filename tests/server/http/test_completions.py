@@ -121,13 +121,6 @@ def test_through_the_client(server: Serving) -> None:
             client.models.retrieve("other")
 
 
-def test_tokens_there_and_back(server: Serving) -> None:
-    reply = httpx.post(f"{server.url}/tokenize", json={"prompt": "abc"}).json()
-    assert reply == {"tokens": list(TOKENIZER.encode_text("abc")), "count": 3}
-    back = httpx.post(f"{server.url}/detokenize", json={"tokens": reply["tokens"]}).json()
-    assert back == {"prompt": "abc"}
-
-
 @pytest.mark.parametrize(
     ("method", "path", "status", "wanted"),
     [

@@ -17,6 +17,7 @@ from tests.server.http.serving import Serving, serving
 from tests.server.scripted_engine import one_by_one
 
 LONG = "x" * 600
+TURN = {"role": "user", "content": "a"}
 HUGE_SCHEMA = {"type": "object", "description": "x" * 70_000}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": HUGE_SCHEMA}}
 # Names that only gRPC and Python have.
@@ -202,6 +203,14 @@ def test_an_id_to_detokenize(server: Serving) -> None:
     ("path", "body", "param"),
     [
         ("/tokenize", {"prompt": "a", "add_special_token": False}, "add_special_token"),
+        ("/tokenize", {"text": "a"}, "text"),
+        ("/tokenize", {"prompt": "a", "chat_template_kwargs": {}}, "chat_template_kwargs"),
+        ("/tokenize", {"prompt": "a", "messages": [TURN]}, "prompt"),
+        (
+            "/tokenize",
+            {"messages": [TURN], "add_generation_prompt": False},
+            "add_generation_prompt",
+        ),
         ("/detokenize", {"tokens": [7], "skip_special_token": True}, "skip_special_token"),
     ],
 )
@@ -210,6 +219,12 @@ def test_what_would_have_no_effect_is_refused(
 ) -> None:
     response = httpx.post(f"{server.url}{path}", json=body)
     assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+
+
+def test_a_missing_field_is_told_beside_what_may_stand_for_it(server: Serving) -> None:
+    response = httpx.post(f"{server.url}/generate", json={"prompt": "a", "max_tokens": 1})
+    wanted = "inputs is missing; set it; no fields here: prompt, max_tokens"
+    assert response.json()["error"] == wanted
 
 
 def test_a_prompt_too_long_has_openais_code(server: Serving) -> None:

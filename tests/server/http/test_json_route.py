@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Iterator
 
 import httpx
@@ -59,6 +60,14 @@ def test_whole_pairs_and_a_mark_of_order_are_fine(server: Serving) -> None:
     body = rb'{"input": "\ud83d\udc4b", "metadata": {"a": "\ud83d\udc4b"}}'
     reply = post(server, "/v1/responses", b"\xef\xbb\xbf" + body).json()
     assert reply["metadata"] == {"a": "👋"}
+
+
+def test_a_compressed_body_is_refused_by_name(server: Serving) -> None:
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    body = gzip.compress(b'{"input": "x"}')
+    response = httpx.post(f"{server.url}/v1/responses", content=body, headers=headers, timeout=20)
+    assert response.status_code == 400
+    assert "content-encoding is 'gzip'; send it unc" in response.json()["error"]["message"]
 
 
 def test_a_body_that_is_not_said_to_be_json(server: Serving) -> None:

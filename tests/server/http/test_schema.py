@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from server.http.operations import DetokenizeBody
 from server.http.responses_schema import ResponsesBody
 from server.http.schema import ChatBody, CompletionBody
+from server.http.tokenize import DetokenizeBody
 
 TURN = {"role": "user", "content": "x"}
 
