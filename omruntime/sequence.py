@@ -90,9 +90,8 @@ class Sequence:
         num_overtakes: Others that were admitted while this one waited for blocks before them.
         num_prefix_waits: Steps for which it waited for another's prefill of its own beginning.
         block_keys: Of the full blocks, as far as the prefix cache has asked; see `BlockKey`.
-        submitted_at, waiting_since, scheduled_at, first_token_at: Seconds of
-            `time.monotonic`; waiting began with the submit, the last preemption or the last
-            rise by waiting.
+        submitted_at, idle_since, scheduled_at, first_token_at: Seconds of `time.monotonic`;
+            it has been idle since the submit, its last step or its last rise by waiting.
         finish_detail: Why, where the reason alone does not say it.
         matcher: Follows the generated tokens; None without a constraint.
     """
@@ -111,7 +110,7 @@ class Sequence:
     num_prefix_waits: int = 0
     block_keys: list[BlockKey] = field(default_factory=list)
     submitted_at: float = 0.0
-    waiting_since: float = 0.0
+    idle_since: float = 0.0
     scheduled_at: float | None = None
     first_token_at: float | None = None
     finish_reason: FinishReason | None = None

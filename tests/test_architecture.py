@@ -55,7 +55,7 @@ RANKS = (
     {"device", "block_pool", "sequence", "seeds", "draw", "pinned", "reach"},
     {"step", "logits", "kv_layout", "prefix_cache", "finish", "waiting_queue", "tenants"}
     | {"expiry", "output_lengths", "shared_prefill", "row_threads"},
-    {"numpy_rows", "native_rows"},
+    {"numpy_rows", "native_rows", "ageing"},
     {"outputs", "sampler", "inputs", "row_choice", "step_blocks", "invariants"}
     | {"kv_cache", "memory_budget", "engine_state"},
     {"admission", "phase_policy", "input_arena"},

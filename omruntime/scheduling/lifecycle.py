@@ -61,7 +61,7 @@ class Lifecycle:
         """A request begins to wait."""
         self._num_arrivals += 1
         sequence = Sequence.of(request, self._num_arrivals)
-        sequence.submitted_at = sequence.waiting_since = submitted_at
+        sequence.submitted_at = sequence.idle_since = submitted_at
         self.live[sequence.request_id] = sequence
         self.tenants.enter(sequence)
         self._expiry.watch(sequence)
@@ -87,7 +87,6 @@ class Lifecycle:
         del self.running[sequence.request_id]
         self._drop_blocks(sequence)
         sequence.status = SequenceStatus.WAITING
-        sequence.waiting_since = self.now
         sequence.num_preemptions += 1
         self.num_preemptions += 1
         self.waiting.insert(sequence)

@@ -19,6 +19,7 @@ from omruntime.buckets import Bucket, BucketTable, Phase
 from omruntime.costs.cost_table import CostTable
 from omruntime.limits import EngineLimits
 from omruntime.scheduling.admission import Admission
+from omruntime.scheduling.ageing import Ageing
 from omruntime.scheduling.entrance import Entrance
 from omruntime.scheduling.finish import finish_reason
 from omruntime.scheduling.lifecycle import Lifecycle
@@ -73,6 +74,7 @@ class Scheduler:
         self._lifecycle = Lifecycle(pool, cache, table.block_size, queue)
         self._waiting = queue
         self._running = self._lifecycle.running
+        self._ageing = Ageing(queue, self._running)
         self._chooser = RowChooser(
             table, limits.max_chunk_tokens, options.costs, options.deterministic
         )
@@ -145,7 +147,7 @@ class Scheduler:
         """Plan the next step and give its rows their blocks; None when nothing is live."""
         assert self._in_flight is None, "the last plan was neither updated nor failed"
         self._lifecycle.now = now
-        self._waiting.age(now)
+        self._ageing.apply(now)
         self._entrance.admit_waiting()
         while self._running:
             ready = [s for s in self._running.values() if self._chooser.is_ready(s)]
@@ -290,6 +292,8 @@ class Scheduler:
         runs_in = bucket_phase(phase, rows)
         bucket = self._chooser.settle(runs_in, rows)
         self._policy.ran(phase, len(rows), self._chooser.seconds(runs_in, rows), ready)
+        for row in rows:
+            row.sequence.idle_since = self._lifecycle.now
         return StepPlan(bucket, tuple(rows), self._blocks.provide(rows))
 
     def _take_over(self, row: RowPlan, result: RowResult) -> FinishReason | None:

@@ -1,6 +1,6 @@
 """WaitingQueue: the sequences that hold no blocks, in turn, within limits.
 
-Owns order, ageing and queue limits. Who is admitted next is the scheduler's choice.
+Owns order and queue limits. Who is admitted next is the scheduler's choice.
 """
 
 from __future__ import annotations
@@ -11,14 +11,8 @@ from collections.abc import Callable, Iterator
 
 from omruntime.errors import OverloadedError
 from omruntime.scheduling.retry_pace import RetryPace
-from omruntime.scheduling.turn import HIGHEST, Urgency
+from omruntime.scheduling.turn import Urgency
 from omruntime.sequence import Sequence
-
-# So many seconds of waiting raise a sequence by one class. Long against an answer's usual wait,
-# so that classes mean something, and short against a caller's patience.
-AGEING_S = 10.0
-# Ages are looked at no more often than this.
-_AGEING_INTERVAL_S = 0.25
 
 
 class WaitingQueue:
@@ -33,7 +27,6 @@ class WaitingQueue:
         self._classes: dict[int, dict[str, list[Sequence]]] = {u: {} for u in Urgency}
         self._num_by_own_urgency = dict.fromkeys(map(int, Urgency), 0)
         self._num_sequences = 0
-        self._aged_at = 0.0
         self._clock = clock
         self._pace = RetryPace()
         self.num_tokens = 0
@@ -112,17 +105,11 @@ class WaitingQueue:
         if not self._num_sequences:
             self._pace.emptied()
 
-    def age(self, now: float) -> None:
-        """Raise those that have waited for `AGEING_S` by one class; `now` is monotonic seconds."""
-        if not self._num_sequences or now < self._aged_at + _AGEING_INTERVAL_S:
-            return
-        self._aged_at = now
-        for sequence in self:
-            if sequence.urgency < HIGHEST and now >= sequence.waiting_since + AGEING_S:
-                self._take(sequence)
-                sequence.urgency += 1
-                sequence.waiting_since = now
-                self._place(sequence)
+    def move_up(self, sequence: Sequence) -> None:
+        """Put a sequence into the next higher class."""
+        self._take(sequence)
+        sequence.urgency += 1
+        self._place(sequence)
 
     def check(self) -> None:
         """Assert order and counts."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from omruntime.scheduling.ageing import AGEING_S
 from omruntime.scheduling.scheduler import SchedulerOptions
 from omruntime.scheduling.shared_prefill import MAX_PREFIX_WAITS
 from omruntime.scheduling.turn import Scheduling, Urgency
-from omruntime.scheduling.waiting_queue import AGEING_S
 from omruntime.sequence import FinishReason, SequenceStatus
 from omruntime.step import SampledToken
 from tests.omruntime.scheduler_bench import EOS, Bench, rows_of
@@ -100,6 +100,21 @@ def test_low_urgency_does_not_starve_under_a_stream_of_high() -> None:
         bench.now += 1.0
         for _ in range(2):
             bench.step()
+        if low.finish_reason is not None:
+            break
+    assert low.finish_reason is FinishReason.LENGTH
+    assert number >= 2 * AGEING_S / 2
+
+
+def test_low_urgency_does_not_starve_once_it_runs() -> None:
+    """Admitted at once, as there is room, it waits for a step while others always come first."""
+    bench = Bench(cached=False)
+    low = bench.add("a", 9, max_new_tokens=1, scheduling=LOW)
+    for number in range(200):
+        bench.add(f"u{number}", 9, max_new_tokens=1, scheduling=HIGH)
+        bench.now += 1.0
+        bench.step()
+        assert low.status is not SequenceStatus.WAITING
         if low.finish_reason is not None:
             break
     assert low.finish_reason is FinishReason.LENGTH

@@ -7,7 +7,7 @@ import pytest
 from omruntime.errors import OverloadedError
 from omruntime.sampling_params import SamplingParams
 from omruntime.scheduling.turn import Scheduling, Urgency
-from omruntime.scheduling.waiting_queue import AGEING_S, WaitingQueue
+from omruntime.scheduling.waiting_queue import WaitingQueue
 from omruntime.sequence import Request, Sequence
 
 
@@ -96,17 +96,13 @@ def test_service_counts_as_it_grows_within_one_pass() -> None:
     queue.check()
 
 
-def test_waiting_raises_by_one_class_at_a_time_and_keeps_what_was_asked() -> None:
+def test_moving_up_gives_a_better_turn_and_keeps_what_was_asked() -> None:
     queue = WaitingQueue(9, 99)
     low = waiter(1, urgency=Urgency.LOW)
     queue.insert(low)
     queue.insert(waiter(2))
-    queue.age(AGEING_S - 0.1)
     assert arrivals_in_turn(queue) == [2, 1]
-    queue.age(AGEING_S + 0.2)
+    queue.move_up(low)
+    assert arrivals_in_turn(queue) == [1, 2]
     assert (low.urgency, queue.max_own_urgency()) == (Urgency.NORMAL, Urgency.NORMAL)
-    queue.age(2 * AGEING_S + 0.1)
-    assert low.urgency == Urgency.NORMAL, "the second wait began with the rise"
-    queue.age(2 * AGEING_S + 0.5)
-    assert low.urgency == Urgency.HIGH
     queue.check()
