@@ -13,13 +13,28 @@ from omruntime.doctor.compatibility import driver_rows, find_python_row
 DOCS = Path(__file__).parents[1] / "docs"
 ASCEND = (DOCS / "ascend.md").read_text(encoding="utf-8")
 SIMULATION = (DOCS / "simulation.md").read_text(encoding="utf-8")
+PROBED, _, REFUSED = SIMULATION.partition("## What the simulator refuses")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
 COMMAND = re.compile(r"\b(export-om (?:build|plan|lint|inspect|verify|doctor)|om-serve)\b(.*)")
 
 
 def test_the_probe_table_is_the_one_of_the_program() -> None:
     wanted = [f"| `{p.probe_id}` | {p.assumed} | {p.relied_on} |" for p in PROBES]
-    assert [line for line in SIMULATION.splitlines() if line.startswith("| `")] == wanted
+    assert [line for line in PROBED.splitlines() if line.startswith("| `")] == wanted
+
+
+def test_every_misuse_that_the_simulator_refuses_names_its_tests() -> None:
+    rows = re.findall(r"^\| (.+) \| .+ \| (.+) \|$", REFUSED, re.M)[1:]
+    folder = DOCS.parent / "tests" / "omruntime" / "device" / "simacl"
+    source = "".join(path.read_text(encoding="utf-8") for path in folder.glob("test_*.py"))
+    existing = set(re.findall(r"^def (test_\w+)", source, re.M))
+    assert len(rows) > 50
+    for misuse, tests in rows:
+        named = set(re.findall(r"`(\w+)`", tests))
+        assert named, f"{misuse}: no test"
+        assert named <= existing, f"{misuse}: {sorted(named - existing)} do not exist"
+    unlisted = {name for name in existing if "caught" in name} - set(re.findall(r"\w+", REFUSED))
+    assert not unlisted, f"in no row: {sorted(unlisted)}"
 
 
 def help_of(command: str, capsys: pytest.CaptureFixture[str]) -> str:

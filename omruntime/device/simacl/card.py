@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 GIB = 1 << 30
@@ -56,12 +57,13 @@ class Delays:
     """Seconds that calls take, beyond what the simulation itself costs.
 
     Attributes:
-        launch_s: To submit a run (`execute_async`); the GIL is held.
+        call_s: By a call's name, such as `mdl.load_from_file`; the GIL is held unless the real
+            call releases it.
         copy_s: To run one copy: with the GIL for `memcpy`, without it at a synchronize.
         execute_s: To run a program: with the GIL in `execute`, without it at a synchronize.
     """
 
-    launch_s: float = 0.0
+    call_s: Mapping[str, float] = field(default_factory=dict)
     copy_s: float = 0.0
     execute_s: float = 0.0
     pause: Pause = pause

@@ -45,7 +45,6 @@ class _Copy:
 
 def memcpy(state: State, dst: int, dest_max: int, src: int, count: int, kind: int) -> None:
     """See acl.rt.memcpy: at once, and ordered with no stream."""
-    state.refuse_in_callback("rt.memcpy")
     copy = _check(state, "memcpy", (dst, dest_max, src, count, kind))
     if dst == src:
         return
@@ -57,7 +56,6 @@ def memcpy_async(
     state: State, dst: int, dest_max: int, src: int, count: int, kind: int, stream: int
 ) -> None:
     """See acl.rt.memcpy_async: queued, unless a side is pageable host memory."""
-    state.refuse_in_callback("rt.memcpy_async")
     copy = _check(state, "memcpy_async", (dst, dest_max, src, count, kind))
     queue = find_stream(state, stream)
     places = {copy.source.place, copy.target.place}
@@ -75,7 +73,7 @@ def memcpy_async(
         run_until(state, queue, queue.num_submitted)
         _run_now(state, copy)
         return
-    queue.submit(_queued(state, copy, kind))
+    state.submit(queue, _queued(state, copy, kind))
 
 
 def memset(state: State, address: int, max_count: int, value: int, count: int) -> None:
@@ -90,7 +88,6 @@ def memset_async(
     state: State, address: int, max_count: int, value: int, count: int, stream: int
 ) -> None:
     """See acl.rt.memset_async."""
-    state.refuse_in_callback("rt.memset_async")
     region = _check_memset(state, "memset_async", address, max_count, count)
     queue = find_stream(state, stream)
     if region.place is not Place.DEVICE:
@@ -100,7 +97,7 @@ def memset_async(
         region.content.fill(value & 0xFF)
         state.note_write(region.span, "a memset")
 
-    queue.submit(Task(f"a memset of {region.span}", run, writes=(region.span,)))
+    state.submit(queue, Task(f"a memset of {region.span}", run, writes=(region.span,)))
 
 
 def _check(state: State, name: str, arguments: tuple[int, int, int, int, int]) -> _Copy:
@@ -122,6 +119,8 @@ def _check(state: State, name: str, arguments: tuple[int, int, int, int, int]) -
             f"{name}: kind {kind} contradicts the addresses, which are {source.place.value} and "
             f"{target.place.value} memory"
         )
+    if dst != src and source.span.overlaps(target.span):
+        raise UndefinedBehaviourError(f"{name}: source and target overlap")
     if all(on_device) and source.device_id != target.device_id:
         raise Refusal(Code.RT_PARAM_INVALID, f"{name}: peer access between devices is not enabled")
     return _Copy(source, target, name)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from omruntime.device.simacl.errors import Code, Refusal, UndefinedBehaviourError
-from omruntime.device.simacl.loaded_model import DataBuffer, Dataset
+from omruntime.device.simacl.loaded_model import DataBuffer, Dataset, SimulatedOm
 from omruntime.device.simacl.memory import Place
 from omruntime.device.simacl.model_calls import find_model, require_own_context
 from omruntime.device.simacl.spans import Span
@@ -98,7 +98,7 @@ def set_input_dynamic_dims(
             f"{model.om.gear_index}"
         )
     require_own_context(state.context(), model, "set_input_dynamic_dims")
-    gear = _find_gear(model.om.full_gears, wanted)
+    gear = _find_gear(model.om, wanted)
     _write_gear(state, dataset, index, model.om.inout.dim_gears[gear])
     dataset.gear = model.gear = gear
 
@@ -120,21 +120,21 @@ def _dims(dims: object) -> tuple[int, ...]:
     return tuple(values)
 
 
-def _find_gear(gears: tuple[tuple[int, ...], ...], wanted: tuple[int, ...]) -> int:
-    if any(len(wanted) != len(gear) for gear in gears):
+def _find_gear(om: SimulatedOm, wanted: tuple[int, ...]) -> int:
+    if len(wanted) != len(om.open_dims):
         raise Refusal(
             Code.GE_DYNAMIC_INPUT_LENGTH_INVALID,
-            f"got {len(wanted)} dims, the inputs have {len(gears[0])} together",
+            f"got {len(wanted)} dims, the inputs have {len(om.open_dims)} together",
         )
-    if wanted in gears:
-        return gears.index(wanted)
-    for i, values in enumerate(zip(*gears, strict=True)):
-        if len(set(values)) == 1 and wanted[i] != values[0]:
+    for i, (got, dim) in enumerate(zip(wanted, om.open_dims, strict=True)):
+        if dim not in (-1, got):
             raise Refusal(
                 Code.GE_DYNAMIC_INPUT_LENGTH_INVALID,
-                f"dim {i} is {wanted[i]}, in all gears it is {values[0]}",
+                f"dim {i} is {got}, in all gears it is {dim}",
             )
-    raise Refusal(Code.GE_DYNAMIC_BATCH_SIZE_INVALID, f"no gear has the dims {list(wanted)}")
+    if wanted not in om.full_gears:
+        raise Refusal(Code.GE_DYNAMIC_BATCH_SIZE_INVALID, f"no gear has the dims {list(wanted)}")
+    return om.full_gears.index(wanted)
 
 
 def _write_gear(state: State, dataset: Dataset, index: int, values: tuple[int, ...]) -> None:

@@ -45,7 +45,6 @@ def destroy_event(state: State, handle: int) -> None:
 
 def record_event(state: State, handle: int, stream: int) -> None:
     """See acl.rt.record_event: captures the work submitted so far."""
-    state.refuse_in_callback("rt.record_event")
     event, queue = _find(state, handle), find_stream(state, stream)
     device = event.context.device
     if event.stream is None:
@@ -59,6 +58,7 @@ def record_event(state: State, handle: int, stream: int) -> None:
 
     queue.submit(Task("an event's record", reach))
     event.stream, event.position, event.reached_at = queue, queue.num_submitted, None
+    event.behind = {**queue.behind, queue: queue.num_submitted}
 
 
 def reset_event(state: State, handle: int, stream: int) -> None:
@@ -70,7 +70,7 @@ def reset_event(state: State, handle: int, stream: int) -> None:
     def reset() -> None:
         if event.stream is not None:
             event.context.device.num_recorded_events -= 1
-        event.stream = None
+        event.stream, event.behind = None, {}
 
     queue.submit(Task("an event's reset", reset))
 
@@ -87,7 +87,6 @@ def synchronize_event(state: State, handle: int) -> None:
 
 def synchronize_event_with_timeout(state: State, handle: int, timeout_ms: int) -> None:
     """See acl.rt.synchronize_event_with_timeout."""
-    state.refuse_in_callback("rt.synchronize_event")
     if timeout_ms == 0 or timeout_ms < -1:
         raise Refusal(Code.RT_PARAM_INVALID, f"timeout {timeout_ms} ms, wanted -1 or above 0")
     event = _find(state, handle)
@@ -103,6 +102,7 @@ def stream_wait_event(state: State, stream: int, handle: int) -> None:
     """See acl.rt.stream_wait_event: the stream waits, not the host."""
     queue, event = find_stream(state, stream), _find(state, handle)
     source, position = event.stream, event.position
+    queue.wait_behind(event.behind)
 
     def wait() -> None:
         if source is not None and source is not queue:

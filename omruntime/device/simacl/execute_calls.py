@@ -18,13 +18,12 @@ from omruntime.device.simacl.state import Calls, State
 
 def execute(state: State, model_id: int, inputs: int, outputs: int) -> None:
     """See acl.mdl.execute: at once, on a stream of its own."""
-    state.refuse_in_callback("mdl.execute")
     with state.lock:
         plan = _plan(state, model_id, inputs, outputs, "execute")
         if plan.model.is_executing:
             raise UndefinedBehaviourError(f"two threads run model {model_id} at once")
-        state.require_idle(f"execute of model {model_id}", plan.reads, plan.writes)
         _require_alone(state, model_id, plan.model, None)
+        state.require_idle(f"execute of model {model_id}", plan.reads, plan.writes)
         plan.model.is_executing = True
     try:
         state.delays.pause(state.delays.execute_s, True)
@@ -35,12 +34,11 @@ def execute(state: State, model_id: int, inputs: int, outputs: int) -> None:
 
 def execute_async(state: State, model_id: int, inputs: int, outputs: int, stream: int) -> None:
     """See acl.mdl.execute_async: queued; what fails on the device shows at a synchronize."""
-    state.refuse_in_callback("mdl.execute_async")
-    state.delays.pause(state.delays.launch_s, True)
     queue = find_stream(state, stream)
     plan = _plan(state, model_id, inputs, outputs, "execute_async")
     _require_alone(state, model_id, plan.model, queue)
-    queue.submit(
+    state.submit(
+        queue,
         Task(
             f"a run of model {model_id}",
             lambda: run(state, plan),
@@ -50,7 +48,7 @@ def execute_async(state: State, model_id: int, inputs: int, outputs: int, stream
             (inputs, outputs),
             plan.model.work,
             state.delays.execute_s,
-        )
+        ),
     )
 
 

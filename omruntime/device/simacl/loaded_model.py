@@ -43,6 +43,12 @@ class SimulatedOm:
         return names.index(GEAR_INPUT) if GEAR_INPUT in names else None
 
     @property
+    def open_dims(self) -> tuple[int, ...]:
+        """All dims of all inputs in the order of --input_shape; -1 where a gear decides."""
+        by_name = {tensor.name: tensor.dims for tensor in self.inout.inputs}
+        return tuple(dim for name in self.inout.input_order for dim in by_name[name])
+
+    @property
     def full_gears(self) -> tuple[tuple[int, ...], ...]:
         """All dims of all inputs of each gear, in the order of --input_shape."""
         return tuple(
@@ -60,6 +66,7 @@ class LoadedModel:
         user_spans: Memory of the user that it was loaded into; must outlive it.
         owned: Device addresses that the loader took.
         style: `execute` or `execute_async`, whichever came first.
+        is_work_written: Whether its work memory holds anything else than poison.
         weights_destroyed_by: What overwrote its weights; empty when nothing did.
         gear: The index of the gear that was set last.
     """
@@ -72,6 +79,7 @@ class LoadedModel:
     user_spans: tuple[Span, ...]
     owned: tuple[int, ...]
     style: str = ""
+    is_work_written: bool = True
     weights_destroyed_by: str = ""
     gear: int | None = None
     is_executing: bool = False

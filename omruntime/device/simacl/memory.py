@@ -151,6 +151,14 @@ class _Borrowed:
     owner: object
     content: Bytes
 
+    @property
+    def has_moved(self) -> bool:
+        """Whether the object's memory is no longer what was handed out."""
+        if not isinstance(self.owner, np.ndarray):
+            return False
+        given = (self.content.ctypes.data, self.content.nbytes)
+        return (self.owner.ctypes.data, self.owner.nbytes) != given
+
 
 @dataclass(slots=True)
 class HostMemory:
@@ -205,6 +213,10 @@ class HostMemory:
                     raise UndefinedBehaviourError(
                         f"the Python object behind host address {address:#x} is gone; keep it "
                         f"alive while acl uses its memory"
+                    )
+                if borrowed.has_moved:
+                    raise UndefinedBehaviourError(
+                        f"the array behind host address {address:#x} was resized in place"
                     )
                 return borrowed.content[address - base :]
         return None

@@ -67,6 +67,7 @@ def query_size(state: State, path: str) -> tuple[int, int]:
 
 def query_size_from_mem(state: State, address: int, size: int) -> tuple[int, int]:
     """See acl.mdl.query_size_from_mem."""
+    state.context()
     om = _read_region(state, address, size)
     return om.work_bytes, om.weight_bytes
 
@@ -179,7 +180,6 @@ def _read_region(state: State, address: int, size: int) -> SimulatedOm:
 
 
 def _load(state: State, om: SimulatedOm, given: _Given) -> int:
-    state.refuse_in_callback("mdl.load")
     context = state.context()
     if om.soc_version and om.soc_version != state.card.soc:
         raise Refusal(
@@ -201,6 +201,7 @@ def _load(state: State, om: SimulatedOm, given: _Given) -> int:
         for address in owned:
             context.device.memory.give_back(address)
         raise
+    _require_apart(work, (weight, *external.values()))
     _note_overwritten(state, om, weight)
     user_spans = [
         span for span, (address, _) in ((work, given.work), (weight, given.weight)) if address
@@ -237,6 +238,11 @@ def _user_memory(state: State, context: Context, what: str, given: tuple[int, in
     if region.place is not Place.DEVICE or region.device_id != context.device.device_id:
         raise UndefinedBehaviourError(f"{what} memory of a load is not on the model's device")
     return region.span
+
+
+def _require_apart(work: Span, weights: tuple[Span, ...]) -> None:
+    if any(work.overlaps(weight) for weight in weights):
+        raise UndefinedBehaviourError("work memory and weights of one load overlap")
 
 
 def _note_overwritten(state: State, om: SimulatedOm, weight: Span) -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from omruntime.device.simacl.memory import DeviceMemory
-from omruntime.device.simacl.spans import Span
+from omruntime.device.simacl.spans import Span, any_overlap
 
 
 @dataclass(eq=False, slots=True)
@@ -72,6 +72,12 @@ class Task:
         """Whether it reads or writes any of the memory."""
         return any(span.overlaps(own) for own in (*self.reads, *self.writes))
 
+    def conflicts(self, other: Task) -> bool:
+        """Whether the order of the two decides what the memory holds."""
+        return any_overlap(self.writes, (*other.reads, *other.writes)) or any_overlap(
+            self.reads, other.writes
+        )
+
 
 @dataclass(eq=False, slots=True)
 class Stream:
@@ -83,6 +89,8 @@ class Stream:
             DEVICE_USE_ONLY).
         report_thread: The thread that runs its callbacks.
         error: Code and text of the last failed work that no synchronize has reported.
+        behind: Up to which position of other streams their work runs before what is submitted
+            next, for it waits for their events.
     """
 
     context: Context
@@ -92,11 +100,17 @@ class Stream:
     waits_at_once: bool = False
     report_thread: int | None = None
     error: tuple[int, str] | None = None
+    behind: dict[Stream, int] = field(default_factory=dict)
 
     def submit(self, task: Task) -> None:
         """Queue a piece of work."""
         self.pending.append(task)
         self.num_submitted += 1
+
+    def wait_behind(self, positions: Mapping[Stream, int]) -> None:
+        """Note that what is submitted next runs behind these positions of streams."""
+        for stream, position in positions.items():
+            self.behind[stream] = max(position, self.behind.get(stream, 0))
 
 
 @dataclass(eq=False, slots=True)
@@ -113,6 +127,7 @@ class Event:
 
     Attributes:
         stream, position: Where it was recorded last; None before.
+        behind: What ran before it then: positions by stream, its own stream included.
         can_reset: Whether `reset_event` takes it.
         has_time: Whether `event_elapsed_time` takes it.
     """
@@ -122,6 +137,7 @@ class Event:
     has_time: bool = True
     stream: Stream | None = None
     position: int = 0
+    behind: Mapping[Stream, int] = field(default_factory=dict)
     reached_at: float | None = None
 
     @property

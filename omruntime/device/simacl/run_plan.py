@@ -14,7 +14,7 @@ import numpy as np
 
 from omruntime.device.simacl.errors import Code, Refusal, UndefinedBehaviourError
 from omruntime.device.simacl.loaded_model import DataBuffer, Dataset, LoadedModel
-from omruntime.device.simacl.memory import Bytes, Place, Region
+from omruntime.device.simacl.memory import Bytes, Place, Region, fill_poison
 from omruntime.device.simacl.spans import Span
 from omruntime.device.simacl.state import State
 from omruntime.om_file import (
@@ -67,9 +67,10 @@ class RunPlan:
 
     @property
     def writes(self) -> tuple[Span, ...]:
-        """The memory that the run writes."""
+        """The memory that the run writes, its work memory included."""
         outputs = tuple(t.span for t in self.outputs)
-        return (*outputs, *(self.inputs[i].span for i in self.copied_back.values()))
+        back = (self.inputs[i].span for i in self.copied_back.values())
+        return (*outputs, *back, self.model.work)
 
 
 def plan_run(state: State, model: LoadedModel, inputs: int, outputs: int) -> RunPlan:
@@ -98,8 +99,12 @@ def plan_run(state: State, model: LoadedModel, inputs: int, outputs: int) -> Run
             out_set.buffers, model.om.inout.outputs, out_shapes, strict=True
         )
     )
-    copied_back = _check_aliases(model, bound_in, bound_out)
-    return RunPlan(model, bound_in, bound_out, _gear(state, model, in_set), copied_back)
+    gear = _gear(state, model, in_set)
+    read = {t.desc.name: t.span for t in bound_in}
+    if gear is not None:
+        read[GEAR_INPUT] = gear[1].span
+    _require_apart(model, read, {t.desc.name: t.span for t in bound_out})
+    return RunPlan(model, bound_in, bound_out, gear, _check_aliases(model, bound_in, bound_out))
 
 
 def run(state: State, plan: RunPlan) -> None:
@@ -108,6 +113,7 @@ def run(state: State, plan: RunPlan) -> None:
         raise UndefinedBehaviourError(
             f"the model's weights were destroyed by {plan.model.weights_destroyed_by}"
         )
+    _use_work_memory(state, plan.model)
     if plan.gear is not None:
         _require_gear(*plan.gear)
     arrays = {
@@ -128,6 +134,16 @@ def run(state: State, plan: RunPlan) -> None:
             state.num_extra_copies += 1
             back = plan.inputs[plan.copied_back[i]]
             _write(state, back.region.content, written, back.span)
+
+
+def _use_work_memory(state: State, model: LoadedModel) -> None:
+    """Work memory is scratch: nothing in it survives a run."""
+    if model.work in model.user_spans:
+        if model.is_work_written:
+            work = state.addresses.region(model.work.start, model.work.nbytes, "work memory")
+            fill_poison(work.content)
+        state.note_write(model.work, "a run whose work memory this is")
+        model.is_work_written = False
 
 
 def _write(state: State, target: Bytes, source: Bytes, span: Span) -> None:
@@ -216,6 +232,20 @@ def _require_gear(values: tuple[int, ...], region: Region) -> None:
             f"the gear buffer holds {held} when the run begins, the dataset's gear is "
             f"{list(values)}; another dataset's gear was written over it"
         )
+
+
+def _require_apart(
+    model: LoadedModel, read: Mapping[str, Span], written: Mapping[str, Span]
+) -> None:
+    """Refuse tensors that lie where the run has something else."""
+    for name, span in (*read.items(), *written.items()):
+        if span.overlaps(model.work):
+            raise UndefinedBehaviourError(f"{name} lies in the model's own work memory")
+    for name, span in written.items():
+        if any(span.overlaps(weights) for weights in model.weight_spans):
+            raise UndefinedBehaviourError(f"output {name} lies over the model's own weights")
+        if GEAR_INPUT in read and span.overlaps(read[GEAR_INPUT]):
+            raise UndefinedBehaviourError(f"output {name} lies over the gear buffer")
 
 
 def _check_aliases(

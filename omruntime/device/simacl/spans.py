@@ -18,13 +18,14 @@ class Span:
         """`nbytes` from `address` on."""
         return Span(address, address + nbytes)
 
+    @property
+    def nbytes(self) -> int:
+        """How many addresses."""
+        return self.end - self.start
+
     def overlaps(self, other: Span) -> bool:
         """Whether any address is in both."""
         return self.start < other.end and other.start < self.end
-
-    def holds(self, other: Span) -> bool:
-        """Whether all of the other's addresses are in this."""
-        return self.start <= other.start and other.end <= self.end
 
     def __str__(self) -> str:
         return f"{self.start:#x}..{self.end:#x}"

@@ -128,17 +128,28 @@ class State:
                     f"{what} while {task.what} is queued on the same memory; synchronize first"
                 )
 
+    def submit(self, queue: Stream, task: Task) -> None:
+        """Queue work that touches memory.
+
+        Raises:
+            UndefinedBehaviourError: Another stream has work on the same memory, and no event
+                orders the two.
+        """
+        for stream in self.streams():
+            if stream is queue:
+                continue
+            num_ordered = max(0, queue.behind.get(stream, 0) - stream.num_completed)
+            for other in list(stream.pending)[num_ordered:]:
+                if task.conflicts(other):
+                    raise UndefinedBehaviourError(
+                        f"{task.what} and {other.what} use the same memory on two streams, and "
+                        f"no event orders them"
+                    )
+        queue.submit(task)
+
     def note_write(self, span: Span, what: str) -> None:
         """Note that memory changed; weights that it held are gone."""
         for model in self.models.values():
+            model.is_work_written |= span.overlaps(model.work)
             if any(span.overlaps(weights) for weights in model.weight_spans):
                 model.weights_destroyed_by = what
-
-    def refuse_in_callback(self, name: str) -> None:
-        """Refuse what callbacks must not do: allocate, submit, synchronize.
-
-        Raises:
-            UndefinedBehaviourError: The calling thread is inside of a callback.
-        """
-        if self.thread.is_in_callback:
-            raise UndefinedBehaviourError(f"acl.{name} inside of a callback may deadlock")

@@ -27,7 +27,6 @@ def create_stream(state: State) -> int:
 
 def create_stream_with_config(state: State, priority: int, flag: int) -> int:
     """See acl.rt.create_stream_with_config."""
-    state.refuse_in_callback("rt.create_stream")
     context = state.context()
     if context.device.num_streams >= state.card.max_streams:
         raise Refusal(Code.RT_NO_STREAM_RESOURCE, f"all {state.card.max_streams} streams are used")
@@ -59,7 +58,6 @@ def synchronize_stream(state: State, handle: int) -> None:
 
 def synchronize_stream_with_timeout(state: State, handle: int, timeout_ms: int) -> None:
     """See acl.rt.synchronize_stream_with_timeout; -1 waits for ever."""
-    state.refuse_in_callback("rt.synchronize_stream")
     if timeout_ms == 0 or timeout_ms < -1:
         raise Refusal(Code.RT_PARAM_INVALID, f"timeout {timeout_ms} ms, wanted -1 or above 0")
     context = state.context()
@@ -74,7 +72,6 @@ def synchronize_stream_with_timeout(state: State, handle: int, timeout_ms: int) 
 
 def synchronize_device(state: State) -> None:
     """See acl.rt.synchronize_device: every stream of the current device."""
-    state.refuse_in_callback("rt.synchronize_device")
     device = state.context().device
     streams = [s for s in state.streams() if s.context.device is device and not s.waits_at_once]
     for stream in streams:

@@ -22,7 +22,7 @@ from omruntime.device.simacl import (
     stream_calls,
     util_calls,
 )
-from omruntime.device.simacl.errors import Code, NotSimulatedError, Refusal
+from omruntime.device.simacl.errors import Code, NotSimulatedError, Refusal, UndefinedBehaviourError
 from omruntime.device.simacl.signatures import Signature, load_signatures
 from omruntime.device.simacl.state import Calls, State
 
@@ -70,6 +70,8 @@ class AclFunction:
             faults = state.faults.get(name)
             if faults:
                 raise Refusal(*faults.popleft())
+            if name in state.delays.call_s:
+                state.delays.pause(state.delays.call_s[name], not self._signature.releases_gil)
             assert self._implementation is not None
             result = self._implementation(state, *values)
         except Refusal as refusal:
@@ -89,6 +91,8 @@ class AclFunction:
         if name.startswith("mdl.") and state.num_init == 0:
             raise Refusal(Code.GE_EXEC_NOT_INIT, "acl.init was not called")
         state.require_init(name)
+        if state.thread.is_in_callback and name in callback_calls.REFUSED_IN_CALLBACKS:
+            raise UndefinedBehaviourError(f"acl.{name} inside of a callback may deadlock")
 
     def _as_tuple(self, result: object) -> tuple[object, ...]:
         num_values = len(self._signature.returns) - self._signature.has_status

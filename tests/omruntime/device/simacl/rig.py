@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omruntime.device.simacl import Delays, SimulatedCard, Simulation
+from omruntime.device.simacl.signatures import load_signatures
 from tests.omruntime.device.simulated_oms import LARGE_GEAR, SMALL_GEAR, write_twice
 
 H2H, H2D, D2H, D2D = range(4)
@@ -37,6 +38,13 @@ class Rig:
         *values, code = result
         assert code == OK, code
         return values[0] if len(values) == 1 else tuple(values)
+
+    def call(self, name: str) -> Any:
+        """A call by name with zeros, empty texts and None for arguments."""
+        values = {"s": "", "O": None, "f": 0.0}
+        arguments = [values.get(p.format, 0) for p in load_signatures()[name].parameters]
+        part, _, function = name.rpartition(".")
+        return getattr(getattr(self.acl, part) if part else self.acl, function)(*arguments)
 
     def text(self) -> str:
         return self.acl.get_recent_err_msg() or ""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from omruntime.device.simacl import Delays, SimulatedCard, UndefinedBehaviourError
-from tests.omruntime.device.simacl.rig import H2D, LARGE_BYTES, OK, Rig, StaticRun
+from tests.omruntime.device.simacl.rig import D2H, H2D, LARGE_BYTES, OK, Rig, StaticRun
 
 
 def elsewhere(call: Callable[[], object]) -> object:
@@ -40,6 +40,10 @@ def test_a_thread_without_context_is_refused(static: StaticRun) -> None:
         (lambda: mdl.execute(static.model, static.inputs, static.outputs), 107002),
         (lambda: mdl.unload(static.model), 107002),
         (lambda: mdl.load_from_file(static.static_om()), (0, 107002)),
+        (lambda: mdl.query_size(static.static_om()), (0, 0, 107002)),
+        (lambda: mdl.query_size_from_mem(host, 64), (0, 0, 107002)),
+        (lambda: mdl.get_desc(mdl.create_desc(), static.model), 107002),
+        (lambda: static.launch(), 107002),
     ):
         assert elsewhere(call) == wanted
     free = static.malloc(64)
@@ -92,6 +96,20 @@ def test_a_device_switch_leaves_the_other_devices_stream_behind(tmp_path: Path) 
         rig.acl.rt.memcpy_async(address, 64, host, 64, H2D, 0)
 
 
+def test_every_kind_of_dead_handle_is_caught(rig: Rig) -> None:
+    acl, mdl = rig.acl, rig.acl.mdl
+    for handle, destroy, use in (
+        (mdl.create_dataset(), mdl.destroy_dataset, mdl.get_dataset_num_buffers),
+        (acl.create_data_buffer(64, 64), acl.destroy_data_buffer, acl.get_data_buffer_addr),
+        (mdl.create_desc(), mdl.destroy_desc, mdl.get_num_inputs),
+        (mdl.create_config_handle(), mdl.destroy_config_handle, mdl.load_with_config),
+    ):
+        assert destroy(handle) == OK
+        for call in (destroy, use):
+            with pytest.raises(UndefinedBehaviourError, match="destroyed before"):
+                call(handle)
+
+
 @pytest.mark.parametrize("kind", ["stream", "event", "context"])
 def test_a_dead_or_invented_handle_is_caught(rig: Rig, kind: str) -> None:
     create = {"stream": rig.acl.rt.create_stream, "event": rig.acl.rt.create_event}.get(
@@ -128,6 +146,15 @@ def test_a_context_with_work_is_not_destroyed(rig: Rig) -> None:
         rig.acl.rt.destroy_context(context)
 
 
+def test_what_a_destroyed_context_held_is_a_leak(rig: Rig) -> None:
+    context = rig.value(rig.acl.rt.create_context(0))
+    rig.value(rig.acl.rt.create_stream())
+    assert rig.acl.rt.destroy_context(context) == OK
+    (leak,) = rig.simulation.leaks
+    assert leak.startswith("stream 0x")
+    assert leak.endswith("of a destroyed context")
+
+
 def test_streams_and_events_run_out(tmp_path: Path) -> None:
     rig = Rig(tmp_path, SimulatedCard(max_streams=3, max_events=1))
     rig.value(rig.acl.rt.create_stream())
@@ -147,6 +174,35 @@ def test_a_stream_waits_for_an_event_of_another(static: StaticRun) -> None:
     assert rt.synchronize_stream(other) == OK
     assert rt.query_event_status(event) == (1, OK)
     assert static.result()[1] == 2.0
+
+
+def test_work_on_two_streams_needs_an_event_to_order_it(static: StaticRun) -> None:
+    rt = static.acl.rt
+    first, last = static.value(rt.create_event()), static.value(rt.create_event())
+    middle, end = static.value(rt.create_stream()), static.value(rt.create_stream())
+    target, _ = static.pinned(bytes(LARGE_BYTES))
+
+    def fetch() -> int:
+        code: int = rt.memcpy_async(target, LARGE_BYTES, static.y, LARGE_BYTES, D2H, end)
+        return code
+
+    assert rt.record_event(first, static.stream) == OK
+    assert static.synchronize() == OK
+    assert static.launch() == OK
+    assert rt.stream_wait_event(end, first) == OK  # recorded before the run: no help
+    with pytest.raises(UndefinedBehaviourError, match="no event orders them"):
+        fetch()
+    assert rt.record_event(first, static.stream) == OK
+    assert rt.stream_wait_event(middle, first) == OK
+    assert rt.record_event(last, middle) == OK
+    assert rt.stream_wait_event(end, last) == OK  # behind the run by way of another stream
+    assert fetch() == OK
+    with pytest.raises(UndefinedBehaviourError, match="no event orders them"):
+        rt.memset_async(static.y, LARGE_BYTES, 0, LARGE_BYTES, middle)  # end reads it
+    with pytest.raises(UndefinedBehaviourError, match="no event orders them"):
+        static.launch()
+    assert rt.synchronize_stream(end) == OK
+    assert rt.memset_async(static.y, LARGE_BYTES, 0, LARGE_BYTES, middle) == OK
 
 
 def test_an_event_waits_for_what_came_before_it_alone(static: StaticRun) -> None:

@@ -12,7 +12,14 @@ from onnx import helper
 from omruntime.device.simacl import Delays, SimulatedCard, UndefinedBehaviourError
 from omruntime.manifest import TensorSpec
 from tests.omruntime.device.simacl.rig import D2D, H2D, LARGE_BYTES, OK, GearedRun, Rig, StaticRun
-from tests.omruntime.device.simulated_oms import float_model, write_simulated_om
+from tests.omruntime.device.simulated_oms import (
+    SMALL_GEAR,
+    WEIGHT_BYTES,
+    WORK_BYTES,
+    float_model,
+    write_simulated_om,
+    write_twice,
+)
 
 TWICE = [2.0 * i for i in range(12)]
 
@@ -96,12 +103,27 @@ def test_a_buffer_too_small_for_its_gear_is_caught(geared: GearedRun) -> None:
     assert code == OK
 
 
+def test_a_set_gear_takes_the_place_of_the_models_figure(rig: Rig) -> None:
+    gears = (SMALL_GEAR, {"batch": 30, "tokens": 4})
+    model = rig.load(str(write_twice(rig.folder / "wide.om", gears)))
+    x, y, gear = rig.device_bytes(bytes(64)), rig.malloc(64), rig.malloc(64)
+    inputs, outputs = rig.dataset([(x, 64), (gear, 16)]), rig.dataset([(y, 64)])
+    dims = {"name": "", "dimCount": 2, "dims": [2, 1]}
+    assert rig.acl.mdl.set_input_dynamic_dims(model, inputs, 1, dims) == OK
+    assert rig.acl.mdl.execute(model, inputs, outputs) == OK  # 64 bytes, the largest takes 480
+
+
 def test_an_input_in_host_memory_is_caught(static: StaticRun) -> None:
     address, _ = static.pinned(bytes(LARGE_BYTES))
+    host = static.dataset([(address, LARGE_BYTES)])
     with pytest.raises(UndefinedBehaviourError, match="x lies in pinned host memory"):
-        static.acl.mdl.execute(
-            static.model, static.dataset([(address, LARGE_BYTES)]), static.outputs
-        )
+        static.acl.mdl.execute(static.model, host, static.outputs)
+    with pytest.raises(UndefinedBehaviourError, match="y lies in pinned host memory"):
+        static.acl.mdl.execute(static.model, static.inputs, host)
+    kept = bytes(LARGE_BYTES)
+    pageable = static.dataset([(static.acl.util.bytes_to_ptr(kept), LARGE_BYTES)])
+    with pytest.raises(UndefinedBehaviourError, match="x lies in pageable host memory"):
+        static.acl.mdl.execute(static.model, pageable, static.outputs)
 
 
 def test_an_empty_output_fails_for_execute_async(static: StaticRun) -> None:
@@ -127,20 +149,26 @@ def test_two_threads_inside_of_execute_are_caught(tmp_path: Path) -> None:
             go_on.wait(10)
 
     rig = Rig(tmp_path, delays=Delays(execute_s=1.0, pause=wait))
-    model = rig.load(rig.static_om())
-    x, y = rig.device_bytes(bytes(LARGE_BYTES)), rig.malloc(LARGE_BYTES)
-    datasets = rig.dataset([(x, LARGE_BYTES)]), rig.dataset([(y, LARGE_BYTES)])
+    path, work = rig.static_om(), rig.malloc(WORK_BYTES)
+    model, sharer = (
+        rig.value(rig.acl.mdl.load_from_file_with_mem(path, work, WORK_BYTES, 0, 0))
+        for _ in range(2)
+    )
+    x, y, z = rig.device_bytes(bytes(LARGE_BYTES)), rig.malloc(LARGE_BYTES), rig.malloc(LARGE_BYTES)
+    inputs, outputs, others = (rig.dataset([(a, LARGE_BYTES)]) for a in (x, y, z))
     context = rig.value(rig.acl.rt.get_context())
 
     def run() -> None:
         rig.acl.rt.set_context(context)
-        rig.acl.mdl.execute(model, *datasets)
+        rig.acl.mdl.execute(model, inputs, outputs)
 
     thread = threading.Thread(target=run)
     thread.start()
     assert inside.wait(10)
     with pytest.raises(UndefinedBehaviourError, match="two threads run model 1"):
-        rig.acl.mdl.execute(model, *datasets)
+        rig.acl.mdl.execute(model, inputs, outputs)
+    with pytest.raises(UndefinedBehaviourError, match=r"execute of model 1 .* shares its work"):
+        rig.acl.mdl.execute(sharer, inputs, others)
     with pytest.raises(UndefinedBehaviourError, match="while it runs"):
         rig.acl.mdl.unload(model)
     go_on.set()
@@ -241,6 +269,54 @@ def test_overlapping_outputs_are_caught(rig: Rig) -> None:
     with pytest.raises(UndefinedBehaviourError, match="outputs 0 and 1 overlap"):
         rig.acl.mdl.execute(model_id, inputs, rig.dataset([(block, 16), (block + 8, 16)]))
     assert rig.acl.mdl.execute(model_id, inputs, rig.dataset([(block, 16), (block + 16, 16)])) == OK
+
+
+def test_tensors_in_a_models_own_memory_are_caught(rig: Rig) -> None:
+    block = rig.malloc(WORK_BYTES + WEIGHT_BYTES)
+    weight = block + WORK_BYTES
+    load = rig.acl.mdl.load_from_file_with_mem
+    model = rig.value(load(rig.static_om(), block, WORK_BYTES, weight, WEIGHT_BYTES))
+    x, y = (rig.dataset([(rig.device_bytes(bytes(64)), 64)]) for _ in range(2))
+    in_work, in_weights = rig.dataset([(block + 64, 64)]), rig.dataset([(weight, 64)])
+    for inputs, outputs, what in (
+        (in_work, y, "x lies in the model's own work memory"),
+        (x, in_work, "y lies in the model's own work memory"),
+        (x, in_weights, "y lies over the model's own weights"),
+    ):
+        with pytest.raises(UndefinedBehaviourError, match=what):
+            rig.acl.mdl.execute(model, inputs, outputs)
+    assert rig.acl.mdl.execute(model, x, y) == OK
+
+
+def test_an_output_over_the_gear_buffer_is_caught(geared: GearedRun) -> None:
+    assert geared.set_gear(2, 1) == OK
+    over = geared.dataset([(geared.gear, LARGE_BYTES)])
+    with pytest.raises(UndefinedBehaviourError, match="y lies over the gear buffer"):
+        geared.acl.mdl.execute(geared.model, geared.inputs, over)
+
+
+def test_nothing_in_work_memory_survives_a_run(rig: Rig) -> None:
+    work, load = rig.malloc(WORK_BYTES), rig.acl.mdl.load_from_file_with_mem
+    path = rig.static_om()
+    user = rig.value(load(path, work, WORK_BYTES, 0, 0))
+    guest = rig.value(load(path, 0, 0, work + 1024, WEIGHT_BYTES))  # weights where `user` works
+    inputs, outputs = (rig.dataset([(rig.device_bytes(bytes(64)), 64)]) for _ in range(2))
+    assert rig.acl.rt.memset(work, 64, 1, 64) == OK
+    assert rig.acl.mdl.execute(guest, inputs, outputs) == OK
+    assert rig.read(work, 64) == b"\1" * 64
+    assert rig.acl.mdl.execute(user, inputs, outputs) == OK
+    assert np.isnan(np.frombuffer(rig.read(work, 64), np.float16)).all()
+    with pytest.raises(UndefinedBehaviourError, match="destroyed by a run whose work memory"):
+        rig.acl.mdl.execute(guest, inputs, outputs)
+    source = rig.device_bytes(bytes(64))
+    assert rig.acl.rt.memcpy(work + 128, 64, source, 64, D2D) == OK
+    assert rig.acl.mdl.execute(user, inputs, outputs) == OK
+    assert np.isnan(np.frombuffer(rig.read(work + 128, 64), np.float16)).all()
+    later = rig.value(load(path, work, WORK_BYTES, 0, 0))
+    assert rig.acl.mdl.execute_async(later, inputs, outputs, rig.stream) == OK
+    with pytest.raises(UndefinedBehaviourError, match="queued on the same memory"):
+        rig.read(work, 64)
+    assert rig.synchronize() == OK
 
 
 def test_a_fault_of_the_program_shows_at_the_synchronize(rig: Rig) -> None:

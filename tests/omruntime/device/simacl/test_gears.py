@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import helper
 
 from omruntime.device.simacl import UndefinedBehaviourError
-from tests.omruntime.device.simacl.rig import H2D, LARGE_BYTES, OK, GearedRun, StaticRun
+from omruntime.manifest import TensorSpec
+from tests.omruntime.device.simacl.rig import H2D, LARGE_BYTES, OK, GearedRun, Rig, StaticRun
+from tests.omruntime.device.simulated_oms import float_model, write_simulated_om
 
 
 def test_the_gear_decides_the_shape(geared: GearedRun) -> None:
@@ -52,15 +55,24 @@ def test_wrong_gears_are_refused(geared: GearedRun) -> None:
         )
 
 
-def test_a_wrong_static_dim_is_told_from_an_unknown_gear() -> None:
-    from omruntime.device.simacl.dataset_calls import _find_gear
-    from omruntime.device.simacl.errors import Refusal
+def test_a_wrong_static_dim_is_told_from_an_unknown_gear(rig: Rig) -> None:
+    shape: tuple[int | str, ...] = ("batch", 8, "tokens")
+    specs = (TensorSpec("x", "float32", shape),), (TensorSpec("y", "float32", shape),)
+    nodes = [helper.make_node("Add", ["x", "x"], ["y"])]
+    model = float_model({"x": shape}, {"y": shape}, nodes)
+    gears = ({"batch": 2, "tokens": 4}, {"batch": 3, "tokens": 4})
+    model_id = rig.load(str(write_simulated_om(rig.folder / "m.om", model, specs, gears)))
+    inputs = rig.dataset([(rig.malloc(512), 512), (rig.malloc(64), 64)])
+    # The last: 4 in both gears, but a gear's to choose.
+    for wanted, code in (([2, 9, 4], 145012), ([4, 8, 4], 145013), ([2, 8, 5], 145013)):
+        dims = {"name": "", "dimCount": 3, "dims": wanted}
+        assert rig.acl.mdl.set_input_dynamic_dims(model_id, inputs, 1, dims) == code
 
-    gears = ((2, 8, 1), (3, 8, 4))
-    for wanted, code in (((2, 9, 1), 145012), ((3, 8, 1), 145013)):
-        with pytest.raises(Refusal) as refused:
-            _find_gear(gears, wanted)
-        assert refused.value.code == code
+
+def test_a_gear_set_in_another_context_is_caught(geared: GearedRun) -> None:
+    geared.value(geared.acl.rt.create_context(0))
+    with pytest.raises(UndefinedBehaviourError, match=r"set_input_dynamic_dims in another context"):
+        geared.set_gear(2, 1)
 
 
 def test_a_static_model_has_no_gears(static: StaticRun) -> None:

@@ -30,6 +30,8 @@ def test_allocations_cost_what_the_driver_takes(rig: Rig) -> None:
     assert cost(2 * MIB, HUGE_FIRST) == 4 * MIB
     assert cost(32, HUGE_ONLY) == 2 * MIB
     assert cost(3 * MIB, NORMAL_ONLY) == 3 * MIB + 32
+    assert cost(MIB + 1, 99) == MIB + 64  # an unknown policy: huge pages from 2 MiB on
+    assert cost(2 * MIB, 99) == 4 * MIB
     before = rig.simulation.used_bytes[0]
     rig.value(rig.acl.rt.malloc_align32(33, NORMAL_ONLY))
     assert rig.simulation.used_bytes[0] - before == 64
@@ -52,8 +54,8 @@ def test_fresh_memory_is_poison(rig: Rig) -> None:
     content = rig.read(rig.malloc(65), 65)
     assert np.isnan(np.frombuffer(content[:64], np.float16)).all()
     assert np.isnan(np.frombuffer(content[:64], np.float32)).all()
-    _, array = rig.pinned(bytes(4))
-    assert not array.any()
+    pinned = rig.acl.util.ptr_to_bytes(rig.value(rig.acl.rt.malloc_host(64)), 64)
+    assert np.isnan(np.frombuffer(pinned, np.float16)).all()
 
 
 def test_bases_are_aligned(rig: Rig) -> None:
@@ -104,6 +106,8 @@ def test_a_copy_past_the_allocation_is_caught(rig: Rig) -> None:
         rig.acl.rt.memcpy(device, 65, host, 65, H2D)
     with pytest.raises(UndefinedBehaviourError, match="end by 64"):
         rig.acl.rt.memcpy(host, 128, device, 128, D2H)
+    with pytest.raises(UndefinedBehaviourError, match="end by 2"):
+        rig.acl.rt.memcpy(device, 64, rig.acl.util.bytes_to_ptr(KEPT), len(KEPT) + 2, H2D)
 
 
 def test_a_kind_that_contradicts_the_addresses_is_caught(rig: Rig) -> None:
@@ -111,6 +115,16 @@ def test_a_kind_that_contradicts_the_addresses_is_caught(rig: Rig) -> None:
     for kind in (H2H, D2H, D2D):
         with pytest.raises(UndefinedBehaviourError, match="contradicts"):
             rig.acl.rt.memcpy(device, 64, host, 64, kind)
+
+
+def test_overlapping_copies_are_caught(rig: Rig) -> None:
+    device, host = rig.device_bytes(bytes(256)), rig.value(rig.acl.rt.malloc_host(256))
+    for block, kind in ((device, D2D), (host, H2H)):
+        with pytest.raises(UndefinedBehaviourError, match="source and target overlap"):
+            rig.acl.rt.memcpy(block, 128, block + 64, 128, kind)
+    with pytest.raises(UndefinedBehaviourError, match="source and target overlap"):
+        rig.acl.rt.memcpy_async(device + 64, 128, device, 128, D2D, rig.stream)
+    assert rig.acl.rt.memcpy(device, 64, device + 64, 64, D2D) == OK
 
 
 def test_memcpy_waits_for_no_stream(rig: Rig) -> None:
@@ -155,10 +169,25 @@ def test_pageable_memory_is_copied_at_once_and_flagged_once(
     assert len([r for r in caplog.records if "pageable" in r.message]) == 1
 
 
+def test_a_pageable_copy_runs_behind_what_is_queued(rig: Rig) -> None:
+    array = np.ones(64 + 64, np.uint8)[0:]
+    aligned = array[-array.ctypes.data % 64 :][:64]
+    with pytest.warns(DeprecationWarning, match="deprecated"):
+        source = rig.acl.util.numpy_to_ptr(aligned)
+    device = rig.malloc(64)
+    assert rig.acl.rt.memset_async(device, 64, 2, 64, rig.stream) == OK
+    assert rig.acl.rt.memcpy_async(device, 64, source, 32, H2D, rig.stream) == OK
+    assert rig.read(device, 64) == b"\1" * 32 + b"\2" * 32
+
+
 def test_the_host_side_must_not_change_before_the_synchronize(rig: Rig) -> None:
     device = rig.malloc(64)
     source, array = rig.pinned(b"x" * 64)
     assert rig.acl.rt.memcpy_async(device, 64, source, 64, H2D, rig.stream) == OK
+    array[0] = 0
+    with pytest.raises(UndefinedBehaviourError, match="changed before the copy ran"):
+        rig.synchronize()
+    assert rig.acl.rt.memcpy_async(source, 64, device, 64, D2H, rig.stream) == OK
     array[0] = 0
     with pytest.raises(UndefinedBehaviourError, match="changed before the copy ran"):
         rig.synchronize()
@@ -211,6 +240,7 @@ def test_memory_of_the_loader_is_not_touched(static: StaticRun) -> None:
     after = static.malloc(64)
     found = [a for a in range(after - 16384, after, 4096) if is_the_loaders(static, a)]
     assert len(found) == 2
+    assert [static.acl.rt.free(address) for address in found] == [107000, 107000]
 
 
 def is_the_loaders(rig: Rig, address: int) -> bool:

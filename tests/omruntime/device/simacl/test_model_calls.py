@@ -131,6 +131,12 @@ def test_memory_of_a_load_lies_on_the_models_device(rig: Rig) -> None:
         rig.acl.mdl.load_from_file_with_mem(rig.static_om(), host, WORK_BYTES, 0, 0)
 
 
+def test_work_memory_over_the_weights_is_caught(rig: Rig) -> None:
+    block, load = rig.malloc(WORK_BYTES), rig.acl.mdl.load_from_file_with_mem
+    with pytest.raises(UndefinedBehaviourError, match="work memory and weights of one load"):
+        load(rig.static_om(), block, WORK_BYTES, block + 64, WEIGHT_BYTES)
+
+
 def test_a_program_that_does_not_load_is_refused(rig: Rig) -> None:
     model = twice_model()
     model.graph.node[0].op_type = "Nonsense"

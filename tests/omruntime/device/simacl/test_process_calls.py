@@ -27,6 +27,13 @@ def test_a_second_init_and_finalize_are_told(rig: Rig) -> None:
     assert acl.finalize_reference() == (0, OK)
 
 
+def test_calls_after_finalize_are_refused_as_before_init(rig: Rig) -> None:
+    assert rig.acl.finalize() == OK
+    assert rig.acl.mdl.load_from_file("x.om") == (0, 145001)
+    with pytest.raises(UndefinedBehaviourError, match=r"set_device after acl\.finalize"):
+        rig.acl.rt.set_device(0)
+
+
 def test_a_config_that_is_no_json_is_refused(rig: Rig, tmp_path: Path) -> None:
     (tmp_path / "acl.json").write_text("{")
     assert rig.acl.init(str(tmp_path / "acl.json")) == 100000

@@ -37,6 +37,15 @@ def test_arrays_must_outlive_their_use(rig: Rig) -> None:
     assert rig.acl.rt.memcpy(device, 64, address, 64, H2D) == OK
 
 
+@pytest.mark.filterwarnings("ignore:acl.util:DeprecationWarning")
+def test_arrays_must_not_be_resized_before_their_use(rig: Rig) -> None:
+    array = np.zeros(64, np.uint8)
+    address, device = rig.acl.util.numpy_to_ptr(array), rig.malloc(64)
+    array.resize(1 << 20, refcheck=False)
+    with pytest.raises(UndefinedBehaviourError, match="resized in place"):
+        rig.acl.rt.memcpy(device, 64, address, 64, H2D)
+
+
 def test_the_numpy_helpers_warn(rig: Rig) -> None:
     array = np.zeros((4, 4))
     with pytest.warns(DeprecationWarning, match="numpy_to_ptr is deprecated"):
@@ -111,28 +120,35 @@ def test_a_blocking_callback_to_the_waiting_thread_is_caught(rig: Rig) -> None:
         rig.synchronize()
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda rig: rig.acl.rt.malloc(64, 0),
-        lambda rig: rig.acl.rt.malloc_host(64),
-        lambda rig: rig.acl.rt.create_stream(),
-        lambda rig: rig.acl.rt.memcpy(64, 64, 64, 64, H2D),
-        lambda rig: rig.acl.rt.synchronize_stream(rig.stream),
-        lambda rig: rig.acl.rt.synchronize_device(),
-        lambda rig: rig.acl.rt.memcpy_async(64, 64, 64, 64, H2D, rig.stream),
-        lambda rig: rig.acl.rt.launch_callback(print, None, 0, rig.stream),
-        lambda rig: rig.acl.mdl.execute_async(1, 1, 1, rig.stream),
-        lambda rig: rig.acl.mdl.execute(1, 1, 1),
-    ],
+MUST_NOT_BE_IN_CALLBACKS = (
+    *("rt.malloc", "rt.malloc_align32", "rt.malloc_cached", "rt.malloc_host"),
+    *("rt.create_context", "rt.create_stream", "rt.create_stream_with_config"),
+    *("rt.create_event", "rt.create_event_with_flag"),
+    *("rt.memcpy", "rt.memcpy_async", "rt.memset", "rt.memset_async"),
+    *("rt.record_event", "rt.reset_event", "rt.stream_wait_event", "rt.launch_callback"),
+    *("rt.synchronize_stream", "rt.synchronize_stream_with_timeout", "rt.synchronize_device"),
+    *("rt.synchronize_event", "rt.synchronize_event_with_timeout", "rt.process_report"),
+    *("mdl.load_from_file", "mdl.load_from_mem", "mdl.load_with_config"),
+    *("mdl.load_from_file_with_mem", "mdl.load_from_mem_with_mem"),
+    *("mdl.execute", "mdl.execute_async", "mdl.set_input_dynamic_dims"),
 )
-def test_callbacks_must_not_allocate_submit_or_wait(rig: Rig, call: object) -> None:
-    assert callable(call)
+
+
+def test_callbacks_must_not_allocate_submit_or_wait(rig: Rig) -> None:
+    caught: list[str] = []
+
+    def callback(_: object) -> None:
+        for name in MUST_NOT_BE_IN_CALLBACKS:
+            with pytest.raises(UndefinedBehaviourError, match=f"acl.{name} inside of a callback"):
+                rig.call(name)
+            caught.append(name)
+
     assert rig.acl.rt.subscribe_report(threading.get_ident(), rig.stream) == OK
-    assert rig.acl.rt.launch_callback(call, rig, 0, rig.stream) == OK
+    assert rig.acl.rt.launch_callback(callback, None, 0, rig.stream) == OK
     assert rig.synchronize() == OK
-    with pytest.raises(UndefinedBehaviourError, match="inside of a callback"):
-        rig.acl.rt.process_report(1000)
+    assert rig.acl.rt.process_report(1000) == OK
+    assert caught == [*MUST_NOT_BE_IN_CALLBACKS]
+    assert rig.acl.rt.malloc(64, 0)[1] == OK  # allowed again
 
 
 def another_thread_runs_during(call: Callable[[], object]) -> bool:
@@ -167,7 +183,9 @@ def test_a_pause_holds_or_releases_the_gil() -> None:
 
 def test_each_call_pauses_as_the_module_would(tmp_path: Path) -> None:
     passed: list[tuple[float, bool]] = []
-    delays = Delays(1.0, 2.0, 4.0, lambda seconds, holds: passed.append((seconds, holds)))
+    delays = Delays(
+        {"mdl.execute_async": 1.0}, 2.0, 4.0, lambda seconds, holds: passed.append((seconds, holds))
+    )
     rig = Rig(tmp_path, delays=delays)
     path = rig.static_om()
     first, second = rig.load(path), rig.load(path)
@@ -182,3 +200,24 @@ def test_each_call_pauses_as_the_module_would(tmp_path: Path) -> None:
     assert passed == [(4.0, True), (1.0, True)]
     assert rig.synchronize() == OK
     assert passed[2:] == [(2.0, False), (4.0, False)]
+
+
+def test_any_call_may_be_slow_and_holds_the_gil_as_the_module_would(tmp_path: Path) -> None:
+    """Blocking calls with the GIL: these are pyACL's; without: the synchronizing ones."""
+    holds = dict.fromkeys(HOLDING_CALLS, True) | {"rt.synchronize_stream": False}
+    passed: list[tuple[float, bool]] = []
+    delays = Delays(
+        dict.fromkeys(holds, 3.0), pause=lambda seconds, gil: passed.append((seconds, gil))
+    )
+    rig = Rig(tmp_path, delays=delays)
+    for name, holds_gil in holds.items():
+        passed.clear()
+        rig.call(name)
+        assert passed[:1] == [(3.0, holds_gil)], name
+
+
+HOLDING_CALLS = (
+    *("mdl.execute", "mdl.execute_async", "rt.memcpy", "rt.memcpy_async", "rt.malloc"),
+    *("mdl.load_from_file", "mdl.load_from_mem", "mdl.load_with_config"),
+    *("mdl.load_from_file_with_mem", "mdl.load_from_mem_with_mem"),
+)
