@@ -12,6 +12,7 @@ Owns what is written and the proof that it gives the checkpoint's own ids:
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -36,6 +37,8 @@ _PROBES = (
     "🦙👩‍👩‍👧‍👦龘",
     "def f(x):\n\treturn x ** 2  # comment",
 )
+# It becomes part of a file's name.
+_TEMPLATE_NAME = re.compile(r"[\w.-]+")
 
 
 class _GenerationTag(Extension):
@@ -63,10 +66,16 @@ def write_tokenizer(
         The names of the files written, sorted.
 
     Raises:
-        ExportError: A template does not compile, or the written tokenizer gives other ids.
+        ExportError: A template does not compile or has a name that no file can have, or the
+            written tokenizer gives other ids.
     """
     templates = named_templates(tokenizer)
     for name, template in templates.items():
+        if not _TEMPLATE_NAME.fullmatch(name):
+            raise ExportError(
+                f"a chat template has the name {name!r}, wanted letters, digits and _.-; rename "
+                f"or remove it in tokenizer_config.json"
+            )
         require_compiles(name, template)
     folder.mkdir()
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
@@ -113,10 +122,14 @@ def require_compiles(name: str, template: str) -> None:
     )
     try:
         environment.from_string(template)
+        template.encode()
     except TemplateSyntaxError as error:
         raise ExportError(
             f"the chat template {name!r} does not compile: line {error.lineno}: {error.message}"
         ) from error
+    # No text, half a surrogate pair, or a constant that cannot be computed.
+    except (TypeError, ValueError) as error:
+        raise ExportError(f"the chat template {name!r} does not compile: {error}") from error
 
 
 def tokens_beyond(tokenizer: PreTrainedTokenizerFast, vocab_size: int) -> tuple[str, ...]:

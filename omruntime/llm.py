@@ -111,11 +111,7 @@ class LLM:
         if self._closed:
             raise RequestError("the LLM is closed; open another one")
         self._owner.require()
-        if not self._generating.acquire(blocking=False):
-            raise RequestError(
-                "this LLM answers another call, and serves one at a time; use server.LLM, or one "
-                "LLM for each thread"
-            )
+        self._begin_call()
         try:
             return self._generate(prompts, params, progress)
         finally:
@@ -147,11 +143,16 @@ class LLM:
         """Give everything back to the device; a second call does nothing.
 
         Nor does one in a forked child.
+
+        Raises:
+            RequestError: Another thread's call runs.
         """
-        if not self._closed:
+        if not self._owner.is_here or self._closed:
             self._closed = True
-            if self._owner.is_here:
-                self._engine.close()
+            return
+        self._begin_call()
+        self._closed = True
+        self._engine.close()
 
     def __enter__(self) -> LLM:
         return self
@@ -163,6 +164,14 @@ class LLM:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _begin_call(self) -> None:
+        """Keep other threads out; two calls in one engine would break each other's steps."""
+        if not self._generating.acquire(blocking=False):
+            raise RequestError(
+                "this LLM answers another call, and serves one at a time; use server.LLM, or one "
+                "LLM for each thread"
+            )
 
     def _requests(
         self, prompts: list[tuple[int, ...]], params: SamplingParams | Sequence[SamplingParams]

@@ -127,6 +127,21 @@ def test_a_template_that_cannot_compile_is_refused_with_its_line(tmp_path: Path)
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("template", [5, "\ud800", "{{ (10 ** 5000) | string }}"])
+def test_a_template_that_no_compiler_takes_is_refused(template: object, tmp_path: Path) -> None:
+    save_tokenizer(tmp_path, chat_template=template)
+    with pytest.raises(ExportError, match="chat template 'default' does not compile: "):
+        write_tokenizer(_loaded(tmp_path), tmp_path / "out", None)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../../../x"])
+def test_a_template_whose_name_no_file_can_have_is_refused(name: str, tmp_path: Path) -> None:
+    """Without a name it would stand in for the default one."""
+    save_tokenizer(tmp_path, chat_template=[*NAMED, {"name": name, "template": "x"}])
+    with pytest.raises(ExportError, match=r"has the name .* wanted letters"):
+        write_tokenizer(_loaded(tmp_path), tmp_path / "out", None)
+
+
 def test_the_constructs_of_transformers_compile(tmp_path: Path) -> None:
     """BL-14: loop controls, the generation tag, functions that only exist when rendering."""
     template = (

@@ -111,6 +111,8 @@ def test_a_second_call_at_once_is_refused_and_the_first_goes_on(toy_bundle: Path
         try:
             with pytest.raises(RequestError, match=r"answers another call.*server\.LLM"):
                 llm.generate([(1,)], GREEDY, progress=False)
+            with pytest.raises(RequestError, match=r"answers another call"):
+                llm.close()
         finally:
             may_go.set()
             thread.join()
