@@ -78,7 +78,7 @@ class Constraint:
             raise FieldError(
                 "constraint", "constraint.free_from is set without free_until; set both"
             )
-        if self.free_until and self.kind not in ("json_schema", "json_object"):
+        if self.free_until and not self.may_follow:
             raise FieldError(
                 "constraint", f"constraint.free_until beside {self.kind} is not built in"
             )
@@ -96,6 +96,11 @@ class Constraint:
         value = getattr(self, self.kind)
         value = value if isinstance(value, str) else tuple(self.choices or ())
         return self.kind, value, self.free_until, self.free_from
+
+    @property
+    def may_follow(self) -> bool:
+        """Whether it can hold for what follows a free beginning alone."""
+        return self.kind in ("json_schema", "json_object")
 
     @property
     def kind(self) -> str:

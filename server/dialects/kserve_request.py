@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from omruntime.errors import NotBuiltInError, RequestError
+from server import structured_outputs
 from server.dialects.kserve_tensors import Tensor, TensorValue, tensors_from
 from server.dialects.vllm_params import (
     PARAMETER_NAMES,
@@ -37,7 +38,12 @@ OPTIONAL_INPUTS = {
     "return_num_input_tokens": "BOOL",
     "return_num_output_tokens": "BOOL",
 }
-NAMES: Names = {**PARAMETER_NAMES_BY_OURS, "text": "text_input", "token_ids": "input_ids"}
+NAMES: Names = {
+    **PARAMETER_NAMES_BY_OURS,
+    **structured_outputs.NAMES,
+    "text": "text_input",
+    "token_ids": "input_ids",
+}
 """Our fields by what this dialect calls them."""
 _FLAGS = tuple(name for name, datatype in OPTIONAL_INPUTS.items() if datatype == "BOOL")
 # An empty last response is never needed here: the one with the end of the answer is the last.

@@ -6,8 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from omruntime.constraint import Constraint
 from omruntime.errors import NotBuiltInError, RequestError
 from omruntime.sampling_params import SamplingParams
+from server import structured_outputs
 from server.field_names import Names
 
 _OURS = {
@@ -22,6 +24,7 @@ _OURS = {
     "max_tokens": "max_new_tokens",
     "min_tokens": "min_new_tokens",
     "include_stop_str_in_output": "include_stop",
+    structured_outputs.FIELD: "constraint",
 }
 PARAMETER_NAMES_BY_OURS: Names = {ours: theirs for theirs, ours in _OURS.items() if ours != theirs}
 _LISTS = ("stop_token_ids", "allowed_token_ids")
@@ -82,6 +85,8 @@ def _value_of(name: str, value: Any) -> Any:
         return (value,) if isinstance(value, str) else _as_tuple(name, value)
     if isinstance(value, str):
         value = _from_text(name, value)
+    if name == structured_outputs.FIELD:
+        return _constraint(value)
     if name in _LISTS:
         return _as_tuple(name, value)
     if name == "logit_bias":
@@ -100,6 +105,12 @@ def _as_tuple(name: str, value: Any) -> tuple[Any, ...]:
     if not isinstance(value, list):
         raise RequestError(f"{name} is {type(value).__name__}, wanted a list")
     return tuple(value)
+
+
+def _constraint(value: Any) -> Constraint | None:
+    if not isinstance(value, dict):
+        raise RequestError(f"structured_outputs is {type(value).__name__}, wanted an object")
+    return structured_outputs.constraint_of(value)
 
 
 def _biases(value: Any) -> dict[int, Any]:

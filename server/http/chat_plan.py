@@ -73,8 +73,18 @@ def _splitter(body: ChatBody, beginning: Beginning | None) -> Callable[[], Think
 
 
 def _behind_thought(constraint: Constraint, beginning: Beginning) -> Constraint:
-    """The constraint for what follows a thought, of which the model is free."""
+    """The constraint for what follows a thought, of which the model is free.
+
+    Raises:
+        FieldError: It is of a kind that cannot begin in the middle of an answer.
+    """
     if beginning is Beginning.CLOSED:
         return constraint
+    if not constraint.may_follow:
+        raise FieldError(
+            "constraint",
+            "constraint of another kind than JSON is not built in for a model that thinks first; "
+            'set chat_template_kwargs to {"enable_thinking": false} where its template knows that',
+        )
     free_from = OPEN if beginning is Beginning.FREE else ""
     return replace(constraint, free_until=CLOSE, free_from=free_from)

@@ -20,7 +20,7 @@ from server.http.answers import (
     usage_of,
 )
 from server.http.events import event_stream
-from server.http.field_names import COMPLETION_NAMES
+from server.http.field_names import completion_names
 from server.http.gateway import Gateway, request_id_of, unless_gone
 from server.http.json_route import JsonRoute
 from server.http.schema import CompletionBody
@@ -37,7 +37,7 @@ def completion_routes(gateway: Gateway) -> APIRouter:
     async def completions(body: CompletionBody, http: Request) -> Response:
         """Continue texts, whole or as server-sent events."""
         gateway.require(body.model)
-        with named_as(COMPLETION_NAMES):
+        with named_as(completion_names(body)):
             call = _Call(gateway, request_id_of(http, "cmpl"), body)
             if body.stream:
                 return await event_stream(call.chunks())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from server import structured_outputs
 from server.field_names import SAMPLING_NAMES, Names
-from server.http.schema import ChatBody
+from server.http.schema import ChatBody, CompletionBody, GenerationBody
 
 _CHAT = {
     **SAMPLING_NAMES,
@@ -11,9 +12,8 @@ _CHAT = {
     "prompt": "messages",
     "template_arguments": "chat_template_kwargs",
 }
-COMPLETION_NAMES: Names = {
+_COMPLETION: Names = {
     **SAMPLING_NAMES,
-    "constraint": "response_format",
     "max_new_tokens": "max_tokens",
     "text": "prompt",
     "token_ids": "prompt",
@@ -35,12 +35,24 @@ TOKENIZE_NAMES: Names = {"template_arguments": "chat_template_kwargs"}
 DETOKENIZE_NAMES: Names = {"token_ids": "tokens"}
 
 
+def completion_names(body: CompletionBody) -> Names:
+    """Of a completion body."""
+    return {**_COMPLETION, **_constraint_names(body)}
+
+
 def chat_names(body: ChatBody) -> Names:
     """Of a chat body: the names that it uses, where there are two."""
     is_newer = body.max_completion_tokens is not None
     is_forced = body.tool_choice not in (None, "auto", "none")
     return {
         **_CHAT,
-        "constraint": "tools" if is_forced else "response_format",
+        **({"constraint": "tools"} if is_forced else _constraint_names(body)),
         "max_new_tokens": "max_completion_tokens" if is_newer else "max_tokens",
     }
+
+
+def _constraint_names(body: GenerationBody) -> Names:
+    """Of what the answer's text may be, which two fields can say."""
+    return (
+        structured_outputs.NAMES if body.structured_outputs else {"constraint": "response_format"}
+    )

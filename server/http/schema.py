@@ -86,8 +86,11 @@ NOT_BUILT_IN: dict[str, tuple[Any, ...]] = {
     "best_of": (None, 1),
     "chat_template": (None,),
     "continue_final_message": (None, False),
+    "detokenize": (None, True),
     "documents": (None, []),
     "ebnf": (None,),
+    "echo": (None, False),
+    "enable_thinking": (None,),
     "function_call": (None, "none"),
     "functions": (None, []),
     "guided_choice": (None,),
@@ -96,31 +99,40 @@ NOT_BUILT_IN: dict[str, tuple[Any, ...]] = {
     "guided_regex": (None,),
     "include_reasoning": (None, True),
     "json_schema": (None,),
+    "kv_transfer_params": (None,),
     "length_penalty": (None, 1.0),
     "logits_processors": (None, []),
     "lora_path": (None,),
     "modalities": (None, ["text"]),
     "prediction": (None,),
+    "priority": (None, 0),
     "reasoning_effort": (None,),
     "regex": (None,),
+    "return_token_ids": (None, False),
+    "return_tokens_as_token_ids": (None, False),
     "service_tier": (None, "auto", "default"),
     "store": (None, False),
-    "structured_outputs": (None,),
+    "structural_tag": (None,),
     "suffix": (None, ""),
     "tool_choice": (None, "none"),
     "tools": (None, []),
     "truncate_prompt_tokens": (None,),
     "use_beam_search": (None, False),
     "verbosity": (None, "medium"),
+    "vllm_xargs": (None, {}),
     "web_search_options": (None,),
 }
 # What does the same here.
 INSTEAD = {
     "function_call": "tool_choice",
     "functions": "tools",
-    "guided_json": "response_format",
+    "enable_thinking": "chat_template_kwargs",
+    "guided_choice": "structured_outputs",
+    "guided_grammar": "structured_outputs",
+    "guided_json": "structured_outputs",
+    "guided_regex": "structured_outputs",
     "json_schema": "response_format",
-    "structured_outputs": "response_format",
+    "regex": "structured_outputs",
 }
 # Names come from clients: beyond so many, further ones go unlogged rather than fill the memory.
 _MAX_LOGGED = 1000
@@ -201,6 +213,9 @@ class GenerationBody(BaseModel):
     skip_special_tokens: StrictBool | None = None
     include_stop_str_in_output: StrictBool | None = None
     cache_salt: StrictStr | None = None
+    structured_outputs: dict[str, Any] | None = Field(
+        default=None, description="One of json (a schema), json_object, regex, choice, grammar."
+    )
 
     @model_validator(mode="after")
     def _sort_out_extras(self) -> GenerationBody:

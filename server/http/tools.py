@@ -164,10 +164,13 @@ def _why_not(knows_tools: bool) -> str:
 
 
 def _require_alone(body: ChatBody) -> None:
-    if body.response_format is not None and body.response_format.type != "text":
-        raise FieldError(
-            "response_format", "response_format beside tools is not built in; leave one out"
-        )
+    formatted = body.response_format is not None and body.response_format.type != "text"
+    for name, is_set in (
+        ("response_format", formatted),
+        ("structured_outputs", bool(body.structured_outputs)),
+    ):
+        if is_set:
+            raise FieldError(name, f"{name} beside tools is not built in; leave one out")
 
 
 def _parameters(tool: Tool) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 from omruntime.constraint import Constraint
 from omruntime.errors import FieldError
 from omruntime.sampling_params import SamplingParams
+from server import structured_outputs
 from server.http.schema import (
     ChatBody,
     CompletionBody,
@@ -217,12 +218,23 @@ def _params(
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         stop_token_ids=tuple(body.stop_token_ids or ()),
         allowed_token_ids=_allowed(body.allowed_token_ids),
-        constraint=_constraint(body.response_format),
+        constraint=_constraint(body),
         logit_bias={_token_id(key): bias for key, bias in (body.logit_bias or {}).items()},
     )
 
 
-def _constraint(wanted: ResponseFormat | None) -> Constraint | None:
+def _constraint(body: GenerationBody) -> Constraint | None:
+    structured = structured_outputs.constraint_of(body.structured_outputs or {})
+    formatted = _constraint_of_format(body.response_format)
+    if structured is not None and formatted is not None:
+        raise FieldError(
+            "structured_outputs",
+            "structured_outputs beside response_format is not built in; leave one out",
+        )
+    return structured or formatted
+
+
+def _constraint_of_format(wanted: ResponseFormat | None) -> Constraint | None:
     if wanted is None:
         return None
     if wanted.json_schema is not None and wanted.type != "json_schema":

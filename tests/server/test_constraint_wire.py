@@ -131,6 +131,68 @@ def test_formats_reach_the_engine(
     assert constraint_of(server) == constraint
 
 
+def structured(path: str, wanted: object, **others: object) -> dict[str, object]:
+    body = {"structured_outputs": wanted, "messages": HELLO, "prompt": "hello", **others}
+    body.pop("prompt" if path.startswith("chat") else "messages")
+    return body
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions"])
+@pytest.mark.parametrize(
+    ("wanted", "constraint"),
+    [
+        ({"choice": ["yes", "no"]}, Constraint(choices=("yes", "no"))),
+        ({"regex": "[0-9]+", "json": None, "disable_fallback": False}, Constraint(regex="[0-9]+")),
+        ({"grammar": 'start: "a"'}, Constraint(grammar='start: "a"')),
+        ({"json": {"type": "null"}}, Constraint(json_schema='{"type": "null"}')),
+        ({"json": '{"type": "null"}'}, Constraint(json_schema='{"type": "null"}')),
+        ({"json_object": True}, Constraint(json_object=True)),
+        ({}, None),
+    ],
+)
+def test_structured_outputs_reach_the_engine(
+    server: Serving, path: str, wanted: object, constraint: Constraint | None
+) -> None:
+    body = structured(path, wanted)
+    assert httpx.post(f"{server.url}/v1/{path}", json=body, timeout=20).status_code == 200
+    assert constraint_of(server) == constraint
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions"])
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        ({"choice": ["a"], "regex": "a"}, "structured_outputs sets choice, regex, wanted one"),
+        ({"whitespace_pattern": " "}, "structured_outputs.whitespace_pattern is not built in"),
+        ({"choice": "yes"}, "structured_outputs.choice is str, wanted a list"),
+        ({"regex": 7}, "structured_outputs.regex is int"),
+        ({"json": "a" * 70_000}, "structured_outputs.json has 70000 characters"),
+    ],
+)
+def test_wrong_structured_outputs_are_named(
+    server: Serving, path: str, wanted: object, words: str
+) -> None:
+    body = structured(path, wanted)
+    response = httpx.post(f"{server.url}/v1/{path}", json=body, timeout=20)
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, "structured_outputs")
+    assert error["message"].startswith(words)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"response_format": {"type": "json_object"}},
+        {"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"},
+    ],
+)
+def test_structured_outputs_stand_alone(server: Serving, other: dict[str, object]) -> None:
+    body = structured("chat/completions", {"choice": ["a"]}, **other)
+    response = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=20)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "structured_outputs"
+
+
 def test_a_schema_reaches_the_engine_in_its_order(server: Serving) -> None:
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
         client.chat.completions.create(
@@ -190,7 +252,7 @@ def test_a_nest_without_end_is_refused(server: Serving) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"],
+    ["guided_json", "guided_regex", "guided_choice", "guided_grammar", "regex", "priority"],
 )
 def test_other_names_for_it_are_refused_by_name(server: Serving, name: str) -> None:
     """BL-32: a field that would change the answer is not ignored."""

@@ -14,6 +14,7 @@ from tritonclient import grpc as triton
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
+from omruntime.constraint import Constraint
 from omruntime.errors import OverloadedError
 from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import FinishReason
@@ -138,6 +139,22 @@ def test_infer_maps_every_sampling_parameter(
         ignore_eos=True,
         seed=0,
     )
+
+
+def test_infer_takes_structured_outputs(
+    server: FakeServer, client: triton.InferenceServerClient
+) -> None:
+    def infer(wanted: object) -> None:
+        wishes = json.dumps({"structured_outputs": wanted}).encode()
+        client.infer(MODEL, [text(), tensor("sampling_parameters", [wishes], "BYTES")])
+
+    infer({"choice": ["yes", "no"]})
+    constraint = server.generator.requests[-1].params.constraint
+    assert constraint == Constraint(choices=("yes", "no"))
+    status, message = refusal(lambda: infer({"json": "", "regex": 7}))
+    assert status == "StatusCode.INVALID_ARGUMENT"
+    assert "structured_outputs sets json, regex" in message
+    assert "wanted an object" in refusal(lambda: infer([]))[1]
 
 
 @pytest.mark.parametrize("datatype", ["INT32", "INT64"])

@@ -8,6 +8,7 @@ import httpx
 import openai
 import pytest
 
+from omruntime.constraint import Constraint
 from server.tokenizer import Tokenizer
 from tests.server.http.serving import MODEL_NAME, TOKENIZER, Serving, saying
 from tests.server.tiny_tokenizers import CHAT_TEMPLATE, byte_level_backend, tokenizer_of
@@ -131,6 +132,17 @@ def test_a_constraint_leaves_the_choice_to_think() -> None:
             constraint = server.engine.submitted[-1].params.constraint
             assert constraint is not None
             assert (constraint.free_until, constraint.free_from) == marks
+
+
+def test_a_constraint_of_another_kind_wants_no_thought_before_it() -> None:
+    wishes: dict[str, Any] = {"structured_outputs": {"choice": ["Yes", "No"]}}
+    with saying("Yes", QWEN) as server:
+        with pytest.raises(openai.BadRequestError, match="structured_outputs of another kind"):
+            ask(server, False, extra_body=wishes)
+        wishes["chat_template_kwargs"] = {"enable_thinking": False}
+        assert ask(server, False, extra_body=wishes) == (None, "Yes", "stop")
+        constraint = server.engine.submitted[-1].params.constraint
+    assert constraint == Constraint(choices=("Yes", "No"))
 
 
 def test_thoughts_are_always_told_apart_from_calls() -> None:
