@@ -41,9 +41,9 @@ CODE = grpc.StatusCode
 # The child's own limit of 60 s would be paid by each session whose client grants no credits.
 SERVER_OPTIONS = ("--slow-reader-timeout-s", "0.2")
 CONCURRENCY = 16
-# Among callers that ask for more than there is, one of low urgency waits for up to three classes of
-# ten seconds each.
-HANG_S = 60.0
+# Among callers that ask for more than there is, one of low urgency waits for ten seconds at most
+# until it is the oldest of its class.
+HANG_S = 30.0
 FORBIDDEN = {CODE.INTERNAL, CODE.UNKNOWN, CODE.UNAVAILABLE, CODE.DEADLINE_EXCEEDED}
 # Streams that have no end of their own are left after their first message.
 ENDLESS = ("/grpc.health.v1.Health/Watch", "/omserve.v1.ControlService/WatchLoad")
