@@ -34,14 +34,14 @@ class LogitsEditor:
         self._histories = TokenHistories()
 
     def changes(self, sequence: Sequence) -> bool:
-        """Whether `apply` would touch the sequence's next row."""
-        params = sequence.params
+        """Whether `apply` would touch the sequence's next row; asked of every row of every step."""
+        params = sequence.request.params
         return bool(
             sequence.matcher is not None
             or params.logit_bias
             or params.allowed_token_ids
             or params.banned_token_ids
-            or sequence.num_output_tokens < params.min_new_tokens
+            or (params.min_new_tokens and sequence.num_output_tokens < params.min_new_tokens)
             or _has_penalty(params)
         )
 
