@@ -45,11 +45,18 @@ def blocks_for(num_positions: int, block_size: int) -> int:
 def require_cover(
     buckets: tuple[Bucket, ...], block_size: int, max_num_seqs: int, max_model_len: int
 ) -> None:
-    """Refuse a grid that leaves a reachable step without a bucket.
+    """Refuse a grid that leaves a reachable step without a bucket, or has one that cannot run.
 
     Raises:
-        ConfigError: The message names the step.
+        ConfigError: The message names the step or the bucket.
     """
+    for bucket in buckets:
+        if bucket.past_blocks < 1:
+            raise ConfigError(
+                f"the {bucket.phase.value} bucket of {bucket.batch}x{bucket.tokens} has "
+                f"past_blocks 0, wanted at least 1, as a graph reads a block table in every step; "
+                f"in that of a first chunk all blocks are the null block"
+            )
     try:
         BucketTable(buckets, block_size).require_cover(max_num_seqs, max_model_len)
     except BundleError as error:

@@ -66,8 +66,8 @@ def write_tokenizer(
         The names of the files written, sorted.
 
     Raises:
-        ExportError: A template does not compile or has a name that no file can have, or the
-            written tokenizer gives other ids.
+        ExportError: A template does not compile or has a name that no file can have, the
+            tokenizer cannot encode some text, or the written one gives other ids.
     """
     templates = named_templates(tokenizer)
     for name, template in templates.items():
@@ -139,8 +139,17 @@ def tokens_beyond(tokenizer: PreTrainedTokenizerFast, vocab_size: int) -> tuple[
 
 
 def _begins_with_bos(tokenizer: PreTrainedTokenizerFast) -> bool:
-    first = tokenizer("a")["input_ids"][:1]
+    first = _ids(tokenizer, "a", add_special_tokens=True)[:1]
     return tokenizer.bos_token_id is not None and first == [tokenizer.bos_token_id]
+
+
+def _ids(tokenizer: PreTrainedTokenizerFast, text: str, *, add_special_tokens: bool) -> list[int]:
+    try:
+        return list(tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"])
+    except Exception as error:  # the library raises the bare class
+        raise ExportError(
+            f"the checkpoint's tokenizer cannot encode {text!r}: {error}; give it an unknown token"
+        ) from error
 
 
 def _set_bos(backend: Tokenizer, tokenizer: PreTrainedTokenizerFast, add_bos: bool) -> None:
@@ -175,7 +184,7 @@ def _require_equal_ids(
     probes = [*_PROBES, *special, *(f"a {t} b{t}\n" for t in special)]
     for text in probes:
         for add in (True, False) if with_special_tokens else (False,):
-            wanted = tokenizer(text, add_special_tokens=add)["input_ids"]
+            wanted = _ids(tokenizer, text, add_special_tokens=add)
             got = written.encode(text, add_special_tokens=add).ids
             if got != wanted:
                 raise ExportError(

@@ -51,6 +51,13 @@ def test_a_grid_that_does_not_cover_is_refused() -> None:
         require_cover(default_buckets(CPU, 64, 4, 16), 16, 8, 64)
 
 
+def test_a_bucket_without_past_blocks_is_refused() -> None:
+    """ONNX Runtime failed on it in the parity gate."""
+    grid = (*default_buckets(CPU, 64, 4, 16), Bucket(Phase.PREFILL, 2, 8, 0))
+    with pytest.raises(ConfigError, match="prefill bucket of 2x8 has past_blocks 0, wanted at lea"):
+        require_cover(grid, 16, 4, 64)
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [

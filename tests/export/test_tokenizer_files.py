@@ -175,3 +175,11 @@ def test_a_tokenizer_that_would_give_other_ids_is_refused(tmp_path: Path) -> Non
     tokenizer = Shifted.from_pretrained(tmp_path)
     with pytest.raises(ExportError, match=r"tokenizer\.json encodes 'Hello' as"):
         write_tokenizer(tokenizer, tmp_path / "out", None)
+
+
+def test_a_tokenizer_that_cannot_encode_some_text_is_refused(tmp_path: Path) -> None:
+    """Served, it would fail requests by their letters."""
+    words = Tokenizer(models.WordLevel({"<s>": 1, "</s>": 2, "a": 3}, unk_token="<unk>"))
+    save_tokenizer(tmp_path, words, pad_token=None)
+    with pytest.raises(ExportError, match=r"tokenizer cannot encode 'Hello': .*UNK.*"):
+        write_tokenizer(_loaded(tmp_path), tmp_path / "out", None)
