@@ -25,8 +25,8 @@ class EngineSettings:
         max_model_len: Most positions of one sequence; None means the bundle's.
         max_chunk_tokens: Longest prefill chunk; None means the longest bucket.
         enable_prefix_cache: Reuse the blocks of equal prompt beginnings.
-        max_queued_requests: Waiting requests beyond which new ones are refused; by default the
-            burst of a batch client.
+        max_queued_requests: Waiting requests beyond which new ones are refused, those aside that
+            may run at once; by default the burst of a batch client.
         max_queued_tokens: Waiting prompt tokens beyond which new requests are refused; by default
             as many requests of 1024 tokens, which are 8 MiB of ids.
         ttft_target_ms: Wished time to the first token; a prompt about to be late goes first.

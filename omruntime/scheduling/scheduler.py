@@ -124,7 +124,8 @@ class Scheduler:
         """
         self._lifecycle.require_new(request.request_id)
         self._admission.require_runnable(request)
-        self._waiting.require_room(len(request.prompt_token_ids))
+        num_places = max(0, self._max_num_seqs - len(self._running))
+        self._waiting.require_room(len(request.prompt_token_ids), num_places)
         return self._lifecycle.enter(request, submitted_at)
 
     def require_runnable(self, request: Request) -> None:

@@ -60,15 +60,22 @@ class WaitingQueue:
         waiting = (u for u, count in self._num_by_own_urgency.items() if count)
         return max(waiting, default=-1)
 
-    def require_room(self, num_tokens: int) -> None:
+    def require_room(self, num_tokens: int, num_places: int = 0) -> None:
         """Check that a new request of `num_tokens` may wait; an empty queue takes any.
+
+        Requests for which a place among the running is free come in with the next steps, so
+        they count as waiting no more than running ones: otherwise a burst on an idle server
+        would be refused in part.
+
+        Args:
+            num_places: So many more may run at once than do.
 
         Raises:
             OverloadedError: A limit would be passed.
         """
         if not self._num_sequences:
             return
-        if self._num_sequences >= self._max_requests:
+        if self._num_sequences >= self._max_requests + num_places:
             raise OverloadedError.until(
                 f"the queue is full: {self._num_sequences} wait, max_queued_requests is "
                 f"{self._max_requests}",

@@ -119,13 +119,27 @@ def test_queue_limits_count_waiting_requests_only() -> None:
     bench.add("d", 1)
 
 
-def test_refused_request_leaves_no_trace() -> None:
-    bench = Bench(max_queued_requests=1)
+def test_a_burst_on_an_idle_engine_has_the_free_places_beside_the_queue() -> None:
+    bench = Bench(max_num_seqs=3, max_queued_requests=2)
     bench.add("a", 4)
+    bench.step()
+    for name in "bcde":
+        bench.add(name, 4)
+    with pytest.raises(OverloadedError, match="4 wait, max_queued_requests is 2"):
+        bench.add("f", 4)
+    bench.step()
+    assert (bench.scheduler.num_running, bench.scheduler.num_waiting) == (3, 2)
+
+
+def test_refused_request_leaves_no_trace() -> None:
+    bench = Bench(max_num_seqs=1, max_queued_requests=1)
+    bench.add("a", 4)
+    bench.step()
+    bench.add("c", 4)
     with pytest.raises(OverloadedError):
         bench.add("b", 4)
     assert bench.scheduler.abort("b") is None
-    assert bench.scheduler.live_request_ids() == ("a",)
+    assert sorted(bench.scheduler.live_request_ids()) == ["a", "c"]
 
 
 def test_no_more_run_than_may_at_once() -> None:
