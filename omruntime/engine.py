@@ -135,7 +135,7 @@ class Engine:
         self._check_every = settings.check_invariants_every
         self._use = BucketUse(self._buckets)
         self._warm_up_s = 0.0
-        self._num_steps = self._num_prefill_tokens = 0
+        self._num_rounds = self._num_steps = self._num_prefill_tokens = 0
         self._device_error: str | None = None
         self._deltas = StepDeltas()
         # Why nothing may touch the device any more; None while all is well.
@@ -286,6 +286,7 @@ class Engine:
         return outputs + self._run(plan)
 
     def _run(self, plan: StepPlan) -> list[EngineOutput]:
+        self._num_steps += 1
         start = time.perf_counter()
         num_tokens = sum(row.num_tokens for row in plan.rows)
         self._use.ran(plan.bucket, len(plan.rows), num_tokens)
@@ -390,8 +391,8 @@ class Engine:
 
     def _check_sometimes(self) -> list[Sequence]:
         """Check the invariants now and then; the requests that broken ones ended."""
-        self._num_steps += 1
-        if not self._check_every or self._num_steps % self._check_every:
+        self._num_rounds += 1
+        if not self._check_every or self._num_rounds % self._check_every:
             return []
         try:
             self._scheduler.check()

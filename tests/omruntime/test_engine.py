@@ -401,6 +401,10 @@ def test_flush_and_counters_tell_of_the_prefix_cache(toy_bundle: Path) -> None:
         counters = engine.counters().prefix_cache
         assert (counters.num_hits, counters.num_misses, counters.num_hit_tokens) == (1, 1, 36)
         assert engine.flush_prefix_cache() > 0
+        # A round of an idle engine, as each look at it makes, is no step.
+        num_steps = engine.counters().num_steps
+        assert engine.step() == []
+        assert engine.counters().num_steps == num_steps > 0
         engine.add(Request("flushed", prompt, GREEDY))
         assert run_to_end(engine)["flushed"].num_cached_tokens == 0
 
