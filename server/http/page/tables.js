@@ -57,25 +57,26 @@ export function fillBuckets(table, buckets) {
       cell(`${bucket.batch} × ${bucket.tokens}`, "number"),
       cell(amount(bucket.past_blocks), "number wide"),
       cell(amount(Number(bucket.num_steps)), "number"),
-      useCell(computed / (computed + padded)),
+      shareCell(padded / (computed + padded)),
       cell(duration(bucket.predicted_s), "number wide"),
     ];
   });
   fill(table, rows, "No step has run yet.");
 }
 
-function useCell(share) {
+/** A share as a bar, and its figure beside it. */
+function shareCell(share) {
   const td = cell("");
-  const use = document.createElement("div");
-  use.className = "use";
+  const pair = document.createElement("div");
+  pair.className = "share";
   const bar = document.createElement("div");
   bar.className = "bar";
   const part = document.createElement("i");
   part.style.width = `${share * 100}%`;
   bar.append(part);
   const text = document.createElement("span");
-  text.textContent = percent(1 - share);
-  use.append(bar, text);
-  td.append(use);
+  text.textContent = percent(share);
+  pair.append(bar, text);
+  td.append(pair);
   return td;
 }

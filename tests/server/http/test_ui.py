@@ -101,6 +101,9 @@ def test_it_shows_what_the_engine_holds(
                 "decode 4 by 1 2 10 25 % 20 ms",
                 "prefill 1 by 16 0 3 17 % 100 ms",
             ]
+            # The bar is as long as the figure beside it says.
+            bars = page.locator("#buckets .bar i")
+            assert [bar.evaluate("b => b.style.width")[:2] for bar in bars.all()] == ["25", "16"]
         legend = page.locator("#blocks-legend").inner_text().split("\n")
         assert [" ".join(item.split()) for item in legend if item.strip()] == [
             "11 empty",
