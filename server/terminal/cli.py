@@ -238,9 +238,15 @@ def _message_of(text: str) -> ChatMessage:
 
 def _print_stream(deltas: Iterable[TextDelta]) -> int:
     last: TextDelta | None = None
-    for last in deltas:
-        sys.stdout.write(last.text)
-        sys.stdout.flush()
+    try:
+        for last in deltas:
+            sys.stdout.write(last.text)
+            sys.stdout.flush()
+    except (OmError, KeyboardInterrupt):
+        if last is not None:
+            # What is wrong begins a line of its own.
+            print(flush=True)
+        raise
     sys.stdout.write("\n")
     return _explain_end(last)
 

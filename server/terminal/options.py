@@ -42,17 +42,20 @@ SAMPLING_HELP = {
 
 
 def parse_token_ids(text: str) -> tuple[int, ...]:
-    """Token ids separated by commas or spaces.
+    """Token ids separated by commas or spaces, at least one: none would mean no limit at all.
 
     Raises:
         argparse.ArgumentTypeError: Something else.
     """
     try:
-        return tuple(int(part) for part in re.split(r"[,\s]+", text.strip()) if part)
-    except ValueError as error:
+        token_ids = tuple(int(part) for part in re.split(r"[,\s]+", text.strip()) if part)
+    except ValueError:
+        token_ids = ()
+    if not token_ids:
         raise argparse.ArgumentTypeError(
             f"got {text!r}, wanted token ids separated by commas, such as 5,17"
-        ) from error
+        )
+    return token_ids
 
 
 def _parse_bias(text: str) -> tuple[int, float]:

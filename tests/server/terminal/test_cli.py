@@ -140,6 +140,7 @@ def test_chat_messages_and_template_arguments(server: FakeServer) -> None:
         (["generate", "--prompt", "x", "--template-arguments", "[]"], 2, "a JSON object"),
         (["chat", "--target", "127.0.0.1:1", "--n", "2"], 2, "one answer a turn"),
         (["chat", "--retries", "-1"], 2, "max_retries is -1, wanted at least 0"),
+        (["generate", "--prompt", "x", "--allowed-token-ids", ""], 2, "got '', wanted token ids"),
         (["generate", "--promt", "x"], 2, "did you mean --prompt?"),
         (["generate", "--promt=x"], 2, "did you mean --prompt?"),
         (["--promt"], 2, "unrecognized arguments: --promt"),
@@ -235,7 +236,13 @@ def test_chat_at_a_terminal_goes_on_after_a_failed_turn_and_forgets_it(
 
 
 def start_client(server: FakeServer, *argv: str) -> subprocess.Popen[str]:
-    code = "import sys; from server.terminal.cli import main; sys.exit(main())"
+    # A shell's background jobs inherit SIGINT as ignored, and Python leaves that as it is. Undone
+    # in the program and not by preexec_fn: that forks, and gRPC, whose threads a fork starts anew
+    # in the child, aborts it when its files are closed before the program begins.
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from server.terminal.cli import main; sys.exit(main())"
+    )
     return subprocess.Popen(
         [sys.executable, "-c", code, *argv, "--target", server.target],
         cwd=ROOT,
@@ -243,8 +250,6 @@ def start_client(server: FakeServer, *argv: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell's background jobs inherit SIGINT as ignored, and Python leaves that as it is.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
@@ -259,9 +264,11 @@ def test_ctrl_c_cancels_the_answer(server: FakeServer, command: list[str]) -> No
             process.stdin.flush()
         assert process.stdout.read(1) == "a"
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
+        rest, errors = process.communicate(timeout=20)
         assert process.returncode == 130
         assert "Traceback" not in errors
+        # Whatever is told next begins a line of its own.
+        assert rest == "\n"
     server.await_that(lambda: server.generator.num_closed == 1)
 
 
