@@ -22,7 +22,7 @@ from omruntime.outputs import EngineLoad, TokenDelta
 from omruntime.owner_process import OwnerProcess
 from omruntime.profiler import StepProfiler
 from omruntime.sampling.seeds import params_of_choice, with_seed
-from omruntime.sampling_params import SamplingParams
+from omruntime.sampling_params import SamplingParams, params_for_each
 from omruntime.sequence import FinishReason, Request
 from omruntime.settings import EngineSettings
 from omruntime.step import ScoredToken, TokenLogprobs
@@ -90,7 +90,7 @@ class LLM:
     def generate(
         self,
         prompts: Iterable[Sequence[int]],
-        params: SamplingParams | Sequence[SamplingParams],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         progress: bool = True,
     ) -> list[TokenOutput]:
@@ -98,7 +98,7 @@ class LLM:
 
         Args:
             prompts: Token ids of each prompt.
-            params: For all prompts, or one for each.
+            params: For all prompts, or one for each; None means the bundle's defaults.
             progress: Whether to draw a progress bar on standard error.
 
         Returns:
@@ -120,10 +120,11 @@ class LLM:
     def _generate(
         self,
         prompts: Iterable[Sequence[int]],
-        params: SamplingParams | Sequence[SamplingParams],
+        params: SamplingParams | Sequence[SamplingParams] | None,
         progress: bool,
     ) -> list[TokenOutput]:
-        requests = list(self._requests([_token_ids(prompt) for prompt in prompts], params))
+        listed = _prompts(prompts)
+        requests = list(self._requests(listed, params_for_each(params, len(listed))))
         for request in requests:
             self._engine.require_fits(request)
             grammar = self._engine.prepare(request)
@@ -174,14 +175,9 @@ class LLM:
             )
 
     def _requests(
-        self, prompts: list[tuple[int, ...]], params: SamplingParams | Sequence[SamplingParams]
+        self, prompts: list[tuple[int, ...]], each: list[SamplingParams]
     ) -> Iterator[Request]:
         """One request for each answer; its id is `prompt index/answer index`."""
-        each = [params] * len(prompts) if isinstance(params, SamplingParams) else params
-        if not isinstance(each, Sequence) or not all(isinstance(p, SamplingParams) for p in each):
-            raise RequestError(f"params is {params!r}, wanted SamplingParams, or a list of them")
-        if len(each) != len(prompts):
-            raise RequestError(f"got {len(prompts)} prompts and {len(each)} params, wanted as many")
         model = self._engine.manifest.model
         for i, (prompt, wishes) in enumerate(zip(prompts, each, strict=True)):
             if wishes.stop:
@@ -207,6 +203,12 @@ class LLM:
                     answers[request_id] = delta if before is None else merge(before, delta)
                     bar.update(delta.finish_reason is not None)
         return answers
+
+
+def _prompts(prompts: Iterable[Sequence[int]]) -> list[tuple[int, ...]]:
+    if not isinstance(prompts, Iterable):
+        raise RequestError(f"prompts is {prompts!r}, wanted a list with token ids for each prompt")
+    return [_token_ids(prompt) for prompt in prompts]
 
 
 def _token_ids(prompt: Sequence[int]) -> tuple[int, ...]:

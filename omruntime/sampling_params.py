@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from omruntime.constraint import Constraint
-from omruntime.errors import FieldError
+from omruntime.errors import FieldError, RequestError
 from omruntime.field_types import (
     require_biases,
     require_flag,
@@ -268,6 +268,26 @@ class SamplingParams:
     def is_greedy(self) -> bool:
         """Whether the best token is taken; of a resolved instance."""
         return self.temperature is not None and self.temperature < 1e-5
+
+
+def params_for_each(
+    params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int
+) -> list[SamplingParams]:
+    """One for each prompt, of what a caller gave for all of them, for each, or not at all.
+
+    Raises:
+        RequestError: Something else was given, or another number of them.
+    """
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * num_prompts
+    if not isinstance(params, Sequence):
+        raise RequestError(f"params is {params!r}, wanted SamplingParams, or a list of them")
+    for item in params:
+        if not isinstance(item, SamplingParams):
+            raise RequestError(f"params holds {item!r}, wanted SamplingParams")
+    if len(params) != num_prompts:
+        raise RequestError(f"got {num_prompts} prompts and {len(params)} params, wanted as many")
+    return list(params)
 
 
 def _require_range(name: str, value: float | None, least: float | None, most: float | None) -> None:

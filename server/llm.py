@@ -7,7 +7,7 @@ The same engine and text layer as the server's, without a socket. For token ids 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from tqdm import tqdm
 from omruntime.errors import RequestError
 from omruntime.field_types import require_token_ids
 from omruntime.owner_process import OwnerProcess
-from omruntime.sampling_params import SamplingParams
+from omruntime.sampling_params import SamplingParams, params_for_each
 from omruntime.settings import EngineSettings
 from server.answers import join_deltas
 from server.generate import TextGenerator
@@ -108,8 +108,10 @@ class LLM:
         Raises:
             RequestError: A prompt or its params are wrong; nothing was generated.
         """
+        if not isinstance(prompts, Iterable):
+            raise RequestError(f"prompts is {prompts!r}, wanted a text or a list of prompts")
         listed = [prompts] if isinstance(prompts, str) else list(prompts)
-        each = _one_for_each(params, len(listed))
+        each = params_for_each(params, len(listed))
         requests = [self._request(prompt, p) for prompt, p in zip(listed, each, strict=True)]
         return self._run(requests, progress)
 
@@ -135,7 +137,7 @@ class LLM:
             RequestError: As `generate`, or the template refuses a conversation.
         """
         conversations = _conversations(messages)
-        each = _one_for_each(params, len(conversations))
+        each = params_for_each(params, len(conversations))
         requests = [
             TextRequest(self._request_id(), p, messages=chat, template_arguments=template_arguments)
             for chat, p in zip(conversations, each, strict=True)
@@ -242,26 +244,14 @@ def _continuation(continuation: Prompt) -> Continuation:
     return tuple(continuation)
 
 
-def _one_for_each(
-    params: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int
-) -> list[SamplingParams]:
-    if params is None:
-        params = SamplingParams()
-    each = [params] * num_prompts if isinstance(params, SamplingParams) else list(params)
-    for item in each:
-        if not isinstance(item, SamplingParams):
-            raise RequestError(f"params holds {item!r}, wanted SamplingParams")
-    if len(each) != num_prompts:
-        raise RequestError(f"got {num_prompts} prompts and {len(each)} params, wanted as many")
-    return each
-
-
 def _conversations(
     messages: Conversation | Sequence[Conversation],
 ) -> list[tuple[ChatMessage, ...]]:
     """A list of conversations, whether one or several were given."""
     if isinstance(messages, str):
         raise RequestError(f"got the text {messages[:80]!r}, wanted a list of messages")
+    if not isinstance(messages, Iterable):
+        raise RequestError(f"messages is {messages!r}, wanted a list of messages")
     chats: Any = messages
     if any(isinstance(item, ChatMessage | Mapping) for item in chats):
         chats = [chats]

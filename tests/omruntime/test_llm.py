@@ -46,7 +46,15 @@ def test_one_wrong_prompt_refuses_the_call_and_the_next_one_works(toy_bundle: Pa
             llm.generate([(1,), (1,) * 64], GREEDY, progress=False)
         with pytest.raises(RequestError, match="2 prompts and 1 params"):
             llm.generate([(1,), (2,)], [GREEDY], progress=False)
+        with pytest.raises(RequestError, match="prompts is 1, wanted a list with token ids"):
+            llm.generate(1, GREEDY, progress=False)  # type: ignore[arg-type]
         assert llm.generate([(1,)], GREEDY, progress=False)[0].token_ids == toy_answer((1,), 8)
+
+
+def test_params_that_are_left_out_are_the_bundles_own(toy_bundle: Path) -> None:
+    with LLM(toy_bundle) as llm:
+        (output,) = llm.generate([(1,)], progress=False)
+    assert output.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
 
 
 def test_stop_strings_are_refused_as_they_need_text(toy_bundle: Path) -> None:
@@ -120,7 +128,10 @@ def test_a_second_call_at_once_is_refused_and_the_first_goes_on(toy_bundle: Path
         assert llm.generate([(1,)], GREEDY, progress=False)[0].token_ids == toy_answer((1,), 8)
 
 
-@pytest.mark.parametrize("params", [None, [{}], {}, "greedy"])
+@pytest.mark.parametrize("params", [3, [{}], {}, "greedy"])
 def test_params_of_another_type_are_refused(toy_bundle: Path, params: object) -> None:
-    with LLM(toy_bundle) as llm, pytest.raises(RequestError, match=r"params is .*, wanted Sampl"):
+    with (
+        LLM(toy_bundle) as llm,
+        pytest.raises(RequestError, match=r"params (is|holds) .*, wanted Sampl"),
+    ):
         llm.generate([(1,)], params, progress=False)  # type: ignore[arg-type]

@@ -109,6 +109,12 @@ def test_a_wrong_prompt_is_refused_before_anything_runs(llm: LLM) -> None:
         llm.generate(["a", "b"], [GREEDY], progress=False)
     with pytest.raises(RequestError, match="put the ids into a list"):
         llm.generate([1, 2], GREEDY, progress=False)  # type: ignore[list-item]
+    with pytest.raises(RequestError, match="prompts is 5, wanted a text or a list"):
+        llm.generate(5, GREEDY, progress=False)  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match="messages is 5, wanted a list of messages"):
+        llm.chat(5, GREEDY, progress=False)  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match=r"params is \{'n': 2\}, wanted SamplingParams"):
+        llm.generate("a", {"n": 2}, progress=False)  # type: ignore[arg-type]
     assert llm.generate([], GREEDY, progress=False) == []
 
 
