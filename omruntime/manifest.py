@@ -265,7 +265,8 @@ class Manifest:
         except (OSError, UnicodeDecodeError) as error:
             raise BundleError(
                 f"cannot read {path}: {error}; a bundle is the folder that "
-                f"`export-om build --output` wrote, which takes an emitted one by --from-compiled"
+                f"`export-om build --output` wrote from a checkpoint, or of an emitted folder by "
+                f"--from-compiled"
             ) from error
 
     def digest(self) -> str:

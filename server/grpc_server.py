@@ -160,8 +160,8 @@ def _open_port(server: grpc.aio.Server, address: str, access: Access) -> int:
             port = server.add_secure_port(address, access.tls.grpc_credentials())
     except RuntimeError as error:
         raise ConfigError(
-            f"cannot listen on {address}: {error}; the port may be taken, or the address is not "
-            f"this machine's"
+            f"cannot listen on {address}: the port may be taken, or the address is not this "
+            f"machine's; choose another --host or --grpc-port"
         ) from error
     if not port:
         raise ConfigError(f"cannot listen on {address}; choose another --host or --grpc-port")

@@ -1,6 +1,7 @@
 """The only map from a device name to a backend.
 
-To add a device: write one module against `omruntime/device/base.py`, then name it here.
+To add a device: write one module against `omruntime/device/base.py`, then name it
+in `require_device_name` and open it in `open_device`.
 """
 
 from __future__ import annotations

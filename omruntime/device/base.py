@@ -1,6 +1,6 @@
 """The device seam: all that the engine asks of a backend.
 
-A backend is written from this file alone: one module with a class for each protocol, and a line
+A backend is written from this file alone: one module with a class for each protocol, and its name
 in `omruntime/device/__init__.py`. All calls come from the one thread that owns the device.
 """
 

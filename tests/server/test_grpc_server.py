@@ -143,5 +143,8 @@ def test_a_taken_port_is_a_config_error(server: FakeServer) -> None:
         settings = settings_of(grpc_port=server.port)
         await start_grpc_server(settings, Lifecycle(), FakeEngine())
 
-    with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{server.port}"):
+    with pytest.raises(ConfigError) as caught:
         asyncio.run(run())
+    assert str(caught.value).startswith(f"cannot listen on 127.0.0.1:{server.port}: the port may")
+    assert "GRPC_VERBOSITY" not in str(caught.value)
+    assert "choose another --host or --grpc-port" in str(caught.value)
