@@ -97,10 +97,9 @@ def _keys(argv: Sequence[str]) -> int:
 
 def _doctor(argv: Sequence[str]) -> int:
     """Say what is wrong with this machine; 1 when an Ascend card cannot serve here."""
-    import argparse
-
+    from omruntime.command_parser import CommandParser
     from omruntime.doctor.command import HELP, add_arguments, run_doctor
 
-    parser = argparse.ArgumentParser("om-serve doctor", description=HELP, allow_abbrev=False)
+    parser = CommandParser("om-serve doctor", description=HELP, allow_abbrev=False)
     add_arguments(parser)
     return run_doctor(parser.parse_args(argv).json)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+from omruntime.command_parser import CommandParser
 from omruntime.errors import ConfigError
 from omruntime.settings import MIB as MIB
 from omruntime.settings import EngineSettings
@@ -276,7 +277,7 @@ def list_flags() -> tuple[tuple[str, str, str, str], ...]:
 _SWITCH_WITH_VALUE = re.compile(r"argument (--\S+)/(--no-\S+): ignored explicit argument")
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(CommandParser):
     def error(self, message: str) -> NoReturn:
         if (switch := _SWITCH_WITH_VALUE.match(message)) is not None:
             on, off = switch.groups()
@@ -284,7 +285,7 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message}; om-serve --help lists all flags")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> CommandParser:
     parser = _Parser(
         prog="om-serve",
         description="Serve a bundle over gRPC. Each flag can be given as the variable beside it.",

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from omruntime.command_parser import CommandParser
 from omruntime.errors import ConfigError
 from server.security.callers import Caller
 from server.security.key_file import (
@@ -29,7 +30,7 @@ from server.security.key_file import (
 FILE_VARIABLE = "OMSERVE_API_KEYS"
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(CommandParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; om-serve keys --help lists everything")
 

@@ -57,6 +57,7 @@ def test_defaults_are_those_of_the_dataclasses() -> None:
         ([], {}, "OMSERVE_BUNDLE"),
         (["b", "c"], {}, "unrecognized arguments: c"),
         (["b", "--grpc-por", "1"], {}, "--grpc-por"),
+        (["b", "--grpc-prt", "1"], {}, "--grpc-prt; did you mean --grpc-port?; om-serve --help"),
         (["b", "--grpc-port"], {}, "--grpc-port"),
         (["b", "--grpc-port", "x"], {}, "--grpc-port is 'x', wanted a whole number"),
         (["b", "--grpc-port", "65536"], {}, "grpc_port is 65536, wanted 0 to 65535"),
