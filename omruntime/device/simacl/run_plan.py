@@ -80,7 +80,7 @@ def plan_run(state: State, model: LoadedModel, inputs: int, outputs: int) -> Run
         Refusal: Counts, sizes or declared pairs are wrong.
         UndefinedBehaviourError: What the device would do wrong in silence.
     """
-    in_set, out_set = (_dataset(state, handle) for handle in (inputs, outputs))
+    in_set, out_set = (state.handles.get(Dataset, h, "dataset") for h in (inputs, outputs))
     _require_counts(model, in_set, out_set)
     is_geared = model.om.gear_index is not None
     if is_geared and in_set.gear is None:
@@ -149,13 +149,6 @@ def _use_work_memory(state: State, model: LoadedModel) -> None:
 def _write(state: State, target: Bytes, source: Bytes, span: Span) -> None:
     target[...] = source
     state.note_write(span, "an output of a run")
-
-
-def _dataset(state: State, handle: int) -> Dataset:
-    dataset = state.handles.get(Dataset, handle, "dataset")
-    for buffer in dataset.buffers:
-        state.handles.get(DataBuffer, buffer, "data buffer of a dataset")
-    return dataset
 
 
 def _require_counts(model: LoadedModel, inputs: Dataset, outputs: Dataset) -> None:
