@@ -11,9 +11,8 @@ import math
 import torch
 from torch import fx
 
-from export.emitters import arguments_of, aten, axis_of, fake, integer
+from export.emitters import arguments_of, aten, axis_of, fake, integer, untranslated
 from export.translate import Translator, Value, tensor_of
-from omruntime.errors import ExportError
 
 
 @aten(
@@ -41,7 +40,7 @@ def _binary(op_type: str, *names: str) -> None:
     def emit(t: Translator, node: fx.Node) -> Value:
         a, b = node.args[0], node.args[1]
         if node.kwargs.get("alpha", 1) != 1 or node.kwargs.get("rounding_mode") is not None:
-            raise ExportError(f"{node.target} with {dict(node.kwargs)} is not translated")
+            raise untranslated(node, f"with {dict(node.kwargs)}")
         compares = tensor_of(node).dtype is torch.bool
         dtype = _common_dtype(a, b) if compares else tensor_of(node).dtype
         return t.writer.emit(op_type, [t.operand(a, dtype), t.operand(b, dtype)])
@@ -146,7 +145,7 @@ def _matmul(t: Translator, node: fx.Node) -> Value:
 def _addmm(t: Translator, node: fx.Node) -> Value:
     arguments = arguments_of(node)
     if arguments["alpha"] != 1 or arguments["beta"] != 1:
-        raise ExportError(f"{node.target} with factors is not translated")
+        raise untranslated(node, "with factors")
     inputs = [t.name(arguments[k]) for k in ("mat1", "mat2", "self")]
     return t.writer.emit("Gemm", inputs)
 
@@ -241,11 +240,11 @@ def _arange(t: Translator, node: fx.Node) -> Value:
     arguments = arguments_of(node)
     dtype = tensor_of(node).dtype
     if arguments.get("start", 0) != 0 or arguments.get("step", 1) != 1:
-        raise ExportError(f"{node.target} with a start or step is not translated")
+        raise untranslated(node, "with a start or step")
     zero, one = t.operand(0, dtype), t.operand(1, dtype)
     return t.writer.emit("Range", [zero, t.size_scalar(tensor_of(node).shape[0], dtype), one])
 
 
 @aten("full.default", "zeros.default", "ones.default")
 def _filled(_t: Translator, node: fx.Node) -> Value:
-    raise ExportError(f"{node.target} of a symbolic size is not translated")
+    raise untranslated(node, "of a symbolic size")

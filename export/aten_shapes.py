@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from export.emitters import arguments_of, aten, axis_of, fake, integer
+from export.emitters import arguments_of, aten, axis_of, fake, integer, untranslated
 from export.translate import Size, Translator, Value, same_size, tensor_of
-from omruntime.errors import ExportError
 
 _TO_THE_END = torch.iinfo(torch.int64).max
 
@@ -103,7 +102,7 @@ def _split(t: Translator, node: fx.Node) -> Value:
     parts = node.meta["val"]
     axis = axis_of(arguments["dim"], fake(arguments["self"]).ndim)
     if str(node.target) == "aten.unbind.int":
-        raise ExportError("aten.unbind.int is not translated")
+        raise untranslated(node, "of a computed tensor")
     sizes = t.sizes([part.shape[axis] for part in parts])
     return list(
         t.writer.emit_many("Split", [t.name(arguments["self"]), sizes], len(parts), axis=axis)

@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from export.translate import Emitter, tensor_of
+from omruntime.errors import ExportError
 
 EMITTERS: dict[str, Emitter] = {}
 
@@ -51,3 +52,11 @@ def integer(argument: object) -> int:
 def axis_of(argument: object, rank: int) -> int:
     """A non-negative axis."""
     return integer(argument) % max(rank, 1)
+
+
+def untranslated(node: fx.Node, how: str) -> ExportError:
+    """An operator that is used in a way that no emitter has, such as `of a symbolic size`."""
+    return ExportError(
+        f"the model uses {node.target} {how}, which the exporter does not translate; "
+        f"export/aten_ops.py and export/aten_shapes.py list the operators it does"
+    )

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import cast
 
 import onnx
 import pytest
+import torch
+from torch import fx
 
+from export.emitters import EMITTERS
 from export.facts import step_shape
 from export.graphs import StepGraph
 from export.step_shape import input_specs, output_specs
 from export.trace import write_step_graph
+from export.translate import Translator
 from omruntime.errors import ExportError
 from tests.export.tiny import tiny_model
 
@@ -94,3 +99,9 @@ def test_an_unknown_operator_is_named(tmp_path: Path) -> None:
     graph = StepGraph(model, step_shape(model, 16))
     with pytest.raises(ExportError, match=r"does not translate: aten\.mish\.default"):
         write_step_graph(graph, tmp_path / "step.onnx", tmp_path / "step.weights")
+
+
+def test_an_operator_used_in_an_unknown_way_is_named() -> None:
+    node = fx.Graph().call_function(torch.ops.aten.ones.default, ([4],))
+    with pytest.raises(ExportError, match=r"uses aten\.ones\.default of a symbolic .*aten_ops\.py"):
+        EMITTERS["aten.ones.default"](cast("Translator", None), node)
