@@ -132,12 +132,18 @@ def _scratch_folder(parent: Path) -> Iterator[None]:
 
 @contextmanager
 def named_shortages(folder: Path) -> Iterator[None]:
-    """Say "memory" or "disk space" when that is why a library failed."""
+    """Say "memory", "disk space" or "file sizes" when that is why a library failed."""
     try:
         yield
     except MemoryError as error:
         raise ExportError(_no_memory(error)) from error
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise ExportError(
+                f"a file of the build in {folder} would pass a limit of file sizes: "
+                f"{mib(_written_bytes(folder))} were written in all; raise it (ulimit -f), or "
+                f"choose another --output if it is the file system's"
+            ) from error
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         where = error.filename or folder

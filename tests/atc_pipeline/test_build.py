@@ -63,6 +63,14 @@ def test_a_full_disk_is_named(tmp_path: Path, code: int) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_limit_of_file_sizes_is_named(tmp_path: Path) -> None:
+    """As `ulimit -f` sets it; Python ignores the signal that comes with it."""
+    error = OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    with pytest.raises(ExportError, match=r"pass a limit of file sizes.*ulimit -f"):
+        build(tmp_path / "out", failing_with(error))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_disk_that_fills_up_leaves_nothing(small_disk: Path) -> None:
     """BL-11: ENOSPC half way, then a clean next run."""
 
