@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from atc_pipeline.resources import (
     require_memory,
 )
 from omruntime.errors import ExportError
+from tests.limited_memory import limited_memory
 
 
 @pytest.fixture
@@ -69,8 +69,7 @@ def test_ulimit_limits() -> None:
     )
     limit = 512 * MIB
     found = subprocess.run(
-        [sys.executable, "-c", code],
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+        limited_memory([sys.executable, "-c", code], limit),
         cwd=Path(__file__).parents[2],
         stdout=subprocess.PIPE,
         check=True,

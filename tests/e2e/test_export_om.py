@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -19,6 +18,7 @@ from atc_pipeline.cli import main
 from demo.processes import ROOT, tool_command
 from export.reference import REFERENCE_PATH
 from omruntime.manifest import Manifest
+from tests.limited_memory import limited_memory
 
 EXPORT_OM = tool_command("atc_pipeline.cli")
 
@@ -67,8 +67,7 @@ def test_too_little_memory_is_refused_at_once(smollm2_gguf: Path, tmp_path: Path
     limit = 2 << 30
     arguments = ["build", str(smollm2_gguf), "--target", "cpu", "--output", str(tmp_path / "out")]
     found = subprocess.run(
-        [*EXPORT_OM, *arguments],
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+        limited_memory([*EXPORT_OM, *arguments], limit),
         cwd=ROOT,
         stderr=subprocess.PIPE,
         text=True,
