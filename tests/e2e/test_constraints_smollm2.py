@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -32,33 +30,18 @@ MAX_NEW_TOKENS = 32
 ASK = "An example: "
 
 
-@dataclass
-class Served:
-    """Where the one server of this file answers."""
-
-    target: str
-    url: str
-
-
-@pytest.fixture(scope="module")
-def served(smollm2_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("constraints")
-    child = ServerChild(smollm2_bundle, folder, ("--http-port", "0", "--max-model-len", "256"))
-    with child.running():
-        yield Served(child.target, child.url)
-        with Client(child.target) as client:
-            load = client.load()
-            assert (load.num_running, load.num_waiting, load.num_referenced_blocks) == (0, 0, 0)
+# Whose fixture looks whether the server is idle afterwards.
+pytestmark = pytest.mark.usefixtures("client")
 
 
 def schema_of(made: Schema) -> Constraint:
     return Constraint(json_schema=json.dumps(made))
 
 
-def test_answers_to_200_schemas_validate(served: Served, smollm2_bundle: Path) -> None:
+def test_answers_to_200_schemas_validate(server: ServerChild, smollm2_bundle: Path) -> None:
     """BL-40: every finished answer validates; every one that was cut is the beginning of one."""
     schemas = make_schemas(NUM_SCHEMAS, seed=20, depth=1)
-    answers = asyncio.run(_answer_all(served, schemas))
+    answers = asyncio.run(_answer_all(server, schemas))
     compiler = open_compiler(smollm2_bundle, Manifest.read(smollm2_bundle).model)
     num_finished = 0
     for made, answer in zip(schemas, answers, strict=True):
@@ -74,9 +57,9 @@ def test_answers_to_200_schemas_validate(served: Served, smollm2_bundle: Path) -
     assert num_finished > NUM_SCHEMAS * 3 // 4
 
 
-async def _answer_all(served: Served, schemas: list[Schema]) -> list[TextDelta]:
+async def _answer_all(server: ServerChild, schemas: list[Schema]) -> list[TextDelta]:
     slots = asyncio.Semaphore(CONCURRENCY)
-    async with AsyncClient(served.target) as client:
+    async with AsyncClient(server.target) as client:
 
         async def answer(number: int, made: Schema) -> TextDelta:
             params = SamplingParams(
@@ -105,8 +88,8 @@ PERSON: Schema = {
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_openai_client_with_a_schema(served: Served, stream: bool) -> None:
-    with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+def test_openai_client_with_a_schema(server: ServerChild, stream: bool) -> None:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
         reply = client.chat.completions.create(
             model="SmolLM2-135M-Instruct",
             messages=[{"role": "user", "content": "Describe Ada Lovelace."}],
@@ -139,35 +122,37 @@ def test_openai_client_with_a_schema(served: Served, stream: bool) -> None:
         ({"type": "integer", "minimum": 3, "maximum": 2}, "json_schema"),
     ],
 )
-def test_refusals_over_http_name_the_keyword(served: Served, schema: Schema, words: str) -> None:
+def test_refusals_over_http_name_the_keyword(
+    server: ServerChild, schema: Schema, words: str
+) -> None:
     """BL-40: 400 before any token; over gRPC INVALID_ARGUMENT with the same words."""
     wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
     body = {"messages": [{"role": "user", "content": ASK}], "response_format": wanted}
-    response = httpx.post(f"{served.url}/v1/chat/completions", json=body, timeout=60)
+    response = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "response_format"
     assert words in response.json()["error"]["message"]
-    with Client(served.target) as client, pytest.raises(CallError, match=re.escape(words)) as told:
+    with Client(server.target) as client, pytest.raises(CallError, match=re.escape(words)) as told:
         client.generate(ASK, SamplingParams(constraint=schema_of(schema)))
     assert told.value.code == "INVALID_ARGUMENT"
 
 
 @pytest.mark.parametrize("multiple", [7, 12])
-def test_multiples_are_enforced(served: Served, multiple: int) -> None:
+def test_multiples_are_enforced(server: ServerChild, multiple: int) -> None:
     """BL-40: multipleOf."""
     made = {"type": "integer", "multipleOf": multiple, "minimum": 1, "maximum": 100_000}
-    with Client(served.target) as client:
+    with Client(server.target) as client:
         params = SamplingParams(temperature=1.0, seed=multiple, n=4, constraint=schema_of(made))
         for answer in client.generate("The number is ", params).answers:
             assert int(answer.text) % multiple == 0
 
 
-def test_grpc_regex_and_choices(served: Served) -> None:
+def test_grpc_regex_and_choices(server: ServerChild) -> None:
     regex = SamplingParams(
         temperature=1.0, seed=1, n=3, constraint=Constraint(regex="[A-Z]{3}-\\d")
     )
     choices = SamplingParams(temperature=0.0, constraint=Constraint(choices=("Paris", "London")))
-    with Client(served.target) as client:
+    with Client(server.target) as client:
         answers = client.generate("The code is ", regex).answers
         assert all(re.fullmatch(r"[A-Z]{3}-\d", answer.text) for answer in answers)
         assert {answer.finish_reason for answer in answers} == {FinishReason.STOP}
@@ -175,24 +160,24 @@ def test_grpc_regex_and_choices(served: Served) -> None:
         assert client.generate("The capital of France is ", choices).answers[0].text == "Paris"
 
 
-def test_characters_of_many_tokens_arrive_whole(served: Served) -> None:
+def test_characters_of_many_tokens_arrive_whole(server: ServerChild) -> None:
     """BL-19: no delta ends inside a character, and the joined ones are the choice."""
     choice = "🦙👩‍👩‍👧‍👦龘"
     params = SamplingParams(temperature=0.0, constraint=Constraint(choices=(choice,)))
-    with Client(served.target) as client:
+    with Client(server.target) as client:
         texts = [delta.text for delta in client.stream("Say: ", params)]
     assert "".join(texts) == choice
     assert not any("\ufffd" in text for text in texts)
 
 
-def test_any_object_over_http(served: Served) -> None:
+def test_any_object_over_http(server: ServerChild) -> None:
     body = {
         "messages": [{"role": "user", "content": "Reply with a JSON object."}],
         "response_format": {"type": "json_object"},
         "max_tokens": 64,
         "temperature": 0,
     }
-    reply = httpx.post(f"{served.url}/v1/chat/completions", json=body, timeout=60).json()
+    reply = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).json()
     choice = reply["choices"][0]
     assert choice["message"]["content"].startswith("{")
     if choice["finish_reason"] == "stop":
