@@ -146,7 +146,7 @@ def compile_script(draft: Manifest, jobs: Sequence[CompileJob], is_simulated: bo
     head = _SCRIPT_HEAD.format(model=name, soc=draft.soc, label=label, tool=tool, names=names)
     if is_simulated:
         calls = [_SIMULATION_CHECK, *calls]
-    return "\n\n".join([head, *calls, _SCRIPT_TAIL])
+    return "\n\n".join([head, *calls, _SCRIPT_TAIL.format(names=names)])
 
 
 def _settings(plain: Mapping[str, object]) -> JobSettings:
@@ -231,6 +231,16 @@ if [ "$ATC" = "python3 -m atc_pipeline.simatc" ] &&
   exit 1
 fi"""
 _SCRIPT_TAIL = """\
+missing=
+for name in {names}; do
+  # Written last, so a program without it is not whole.
+  [ -f "programs/$name/SHA256SUMS" ] || missing="$missing $name"
+done
+if [ -n "$missing" ]; then
+  echo "done; not compiled here yet:$missing; compile them here, or copy their folders in"
+  echo "programs/ from another machine, before export-om build --from-compiled"
+  exit 0
+fi
 echo "done; now: export-om build --from-compiled $(pwd -P) --output BUNDLE"
 """
 _CONTAINER_SCRIPT = """\

@@ -29,7 +29,7 @@ def add_parser(commands: Commands) -> None:
     )
     parser.set_defaults(command=_lint)
     add = parser.add_argument
-    add("graph", type=Path, help="ONNX file, bundle, or folder that build --emit wrote")
+    add("graph", type=Path, help="ONNX file, bundle of --keep-onnx, or folder of build --emit")
     add(
         "--target",
         help=f"one of {', '.join(SOCS)} (default: what a folder was built for, else {DEFAULT_SOC})",

@@ -53,9 +53,14 @@ def test_the_script_runs_every_program_with_the_same_words_as_a_build(emitted: P
 
 
 def test_programs_can_be_compiled_one_by_one(emitted: Path) -> None:
-    assert compile_in(emitted, MAKE, "decode").returncode == 0
+    found = compile_in(emitted, MAKE, "decode")
+    assert found.returncode == 0
+    assert "not compiled here yet: prefill;" in found.stdout
+    assert "now: export-om" not in found.stdout
     assert [p.parent.name for p in emitted.glob("programs/*/*.om")] == ["decode"]
-    assert compile_in(emitted, MAKE, "prefill").returncode == 0
+    found = compile_in(emitted, MAKE, "prefill")
+    assert found.returncode == 0
+    assert "now: export-om" in found.stdout
     assert len(list(emitted.glob("programs/*/*.om"))) == 2
 
 
