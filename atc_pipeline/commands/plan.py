@@ -47,7 +47,8 @@ def add_parser(commands: Commands) -> None:
         type=Path,
         required=True,
         metavar="FILE",
-        help=".json: conversations; .csv: prompt_tokens,output_tokens; else a log of om-serve",
+        help=".json: conversations, counted without the chat template; "
+        ".csv: prompt_tokens,output_tokens; else a log of om-serve",
     )
     # --target is the word of all other subcommands.
     add(
