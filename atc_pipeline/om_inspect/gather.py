@@ -30,6 +30,10 @@ from omruntime.om_file.attributes import AttributeDictionary
 from omruntime.om_file.model_def import MAX_FIELDS, read_model_def
 from omruntime.om_file.wire import FieldBudget
 
+# Each gear has shapes for all tensors. 100 gears, the most that atc makes, of 100 outputs have a
+# million; more would let a file of a megabyte take hours and gigabytes.
+_MAX_GEAR_FACTS = 4_000_000
+
 
 def read_om_facts(source: Path | bytes) -> OmFacts:
     """All facts about the file at a path, or about bytes that hold one.
@@ -98,6 +102,13 @@ def _tensors(descs: tuple[TensorDesc, ...]) -> tuple[TensorFacts, ...]:
 
 
 def _flat_gears(info: InoutInfo) -> GearFacts | None:
+    num_gears = len(info.dim_gears) + len(info.image_gears) + len(info.batch_gears)
+    num_named = sum(map(len, (info.inputs, info.outputs, info.input_order, info.output_shapes)))
+    if num_gears * num_named > _MAX_GEAR_FACTS:
+        raise BundleError(
+            f"MODEL_INOUT_INFO: got {num_gears} gears of {num_named} tensors, orders and shapes, "
+            f"wanted at most {_MAX_GEAR_FACTS} together"
+        )
     batches = tuple((size,) for size in info.batch_gears)
     for kind, values in (
         ("dims", info.dim_gears),

@@ -26,6 +26,8 @@ from omruntime.om_file.wire import (
 
 MAX_TEXT_BYTES = 1 << 20
 MAX_LIST_ITEMS = 100_000
+# The zero byte and the digits of an encoded key; what follows is not read.
+_MAX_KEY_BYTES = 9
 _VAL_TYPES = {str: 1, int: 2, float: 3, bool: 4}
 
 
@@ -93,13 +95,15 @@ class AttributeDictionary:
         """
         if bytes(key[:1]) != b"\0":
             return decode_text(key), value
-        index = sum((digit - 1) * 127**power for power, digit in enumerate(key[1:9]))
+        index = sum((digit - 1) * 127**power for power, digit in enumerate(key[1:_MAX_KEY_BYTES]))
         if not 0 <= index < len(self.names):
             return f"<attribute {index} of no dictionary>", value
         if index < len(self.uses_value) and self.uses_value[index]:
             value = self._decode_value(value)
         name = self.names[index]
-        return (name, value) if self.outer is None else self.outer.decode(name.encode(), value)
+        if self.outer is None or not name.startswith("\0"):
+            return name, value
+        return self.outer.decode(name[:_MAX_KEY_BYTES].encode(), value)
 
     def _decode_value(self, value: AttrValue) -> AttrValue:
         if isinstance(value, tuple):

@@ -191,7 +191,20 @@ def _parse_bundle(data: memoryview, header: OmHeader, origin: int) -> OmFile:
             f"bundle table, offset {HEADER_BYTES}: got {len(entries)} entries, wanted type 25 and "
             f"then {header.model_num} of type 24"
         )
+    _require_apart(entries[1:])
     return OmFile(header, len(data), (), tuple(_sub_model(data, entry) for entry in entries[1:]))
+
+
+def _require_apart(entries: tuple[TableEntry, ...]) -> None:
+    """Refuse models that share bytes: a small file would stand for thousands of large ones."""
+    end = 0
+    for entry in entries:
+        if entry.offset < end:
+            raise BundleError(
+                f"bundle table: got a model at offset {HEADER_BYTES + entry.offset}, wanted it "
+                f"behind the one before it, which ends at {HEADER_BYTES + end}"
+            )
+        end = entry.offset + entry.size_bytes
 
 
 def _sub_model(data: memoryview, entry: TableEntry) -> OmFile:

@@ -17,7 +17,7 @@ from atc_pipeline.om_inspect.gather import read_om_facts
 from atc_pipeline.om_inspect.text import describe, printable
 from omruntime.errors import BundleError
 from omruntime.manifest import MANIFEST_NAME, Manifest
-from omruntime.om_file import OmHeader, PartitionType, om_bytes
+from omruntime.om_file import InoutInfo, OmHeader, PartitionType, TensorDesc, om_bytes
 from omruntime.om_file.model_def import Op
 from omruntime.om_file.wire import bytes_field
 from omruntime.om_file.writer import Partition
@@ -314,3 +314,12 @@ def test_operators_of_too_many_kinds_are_refused() -> None:
     part = Partition(PartitionType.MODEL_DEF, (bytes_field(7, ops),))
     with pytest.raises(BundleError, match="got more than 100000 kinds of operators"):
         read_om_facts(om_bytes(OmHeader("s"), [[part]]))
+
+
+def test_gears_that_would_fill_the_memory_are_refused() -> None:
+    texts = tuple(f"t{i}" for i in range(2000))
+    inputs = tuple(TensorDesc(text, 1, (1,), 4) for text in texts)
+    info = InoutInfo(inputs=inputs, input_order=texts, dim_gears=((),) * 2000)
+    data = om_bytes(OmHeader("m"), [[info_part(info)]])
+    with pytest.raises(BundleError, match="got 2000 gears of 4000 tensors"):
+        read_om_facts(data)

@@ -119,6 +119,14 @@ def test_a_bundle_holds_whole_files() -> None:
     assert om.sub_models[1].blocks[0].partitions[PartitionType.MODEL_DEF] == b"model"
 
 
+def test_models_of_a_bundle_that_share_bytes_are_refused() -> None:
+    bundle = bundle_of([om_bytes(OmHeader(n), [[MODEL]]) for n in ("first", "second")])
+    (first,) = struct.unpack_from("<Q", bundle, 256 + 8 + 24 + 8)
+    doubled = patched(bundle, 256 + 8 + 2 * 24 + 8, "Q", first)
+    with pytest.raises(BundleError, match="wanted it behind the one before it"):
+        read_om(doubled)
+
+
 def test_a_bundle_in_a_bundle_is_refused() -> None:
     inner = bundle_of([om_bytes(HEADER, [[MODEL]])])
     with pytest.raises(BundleError, match="bundle inside of a bundle"):

@@ -191,3 +191,10 @@ def test_the_real_types_count_as_the_protobuf_does() -> None:
     (model,) = read_blocks(STATIC)
     data = next(op for op in ops_of(model, "test_graph_cache") if op.type == "Data")
     assert (data.input_descs[0].dtype, data.input_descs[0].dtype_name) == (7, "int32")
+
+
+def test_a_long_name_is_not_copied_for_each_attribute() -> None:
+    """A file of megabytes could ask for the copies of hundreds of gigabytes."""
+    name = "x" * 1000
+    dictionary = AttributeDictionary((name,), outer=AttributeDictionary(("a", "b")))
+    assert dictionary.decode(b"\0\1", 1)[0] is name
