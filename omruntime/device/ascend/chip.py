@@ -183,6 +183,9 @@ class Chip:
     def synchronize(self) -> None:
         """See `Device.synchronize`; other Python threads run meanwhile."""
         self.enter()
+        self._wait()
+
+    def _wait(self) -> None:
         self._session.synchronize()
         self._is_queued = False
         bounces, self._bounces = self._bounces, []
@@ -197,10 +200,13 @@ class Chip:
 
         Raises:
             StillRunningError: Work does not end, so nothing may be taken away.
+            DeviceError: The context cannot be entered, so nothing was waited for, and what is
+                taken away would be taken in whatever context the thread has.
         """
+        self.enter()
         failure: DeviceError | None = None
         try:
-            self.synchronize()
+            self._wait()
         except StillRunningError:
             logger.error("nothing is closed name=%s: work is still running", self._name)
             raise

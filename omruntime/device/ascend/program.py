@@ -68,19 +68,19 @@ class AscendProgram:
         self._require_names([t.name for t in self._spec.outputs], outputs)
         dims = bucket_dims(self._spec, self._interface, bucket)
         self._require_shapes(dims, inputs)
-        binding = _Binding()
+        binding, before = _Binding(), self._bindings.get(bucket)
         try:
             self._make(binding, inputs, outputs)
             if binding.gear is not None:
                 gear = [dim for shape in dims.values() for dim in shape]
                 self._set_gear(binding.datasets[0], gear)
+            if before is not None:
+                self._chip.synchronize()
         except BaseException:
             run_all(self._closing_steps(binding))
             raise
-        before = self._bindings.get(bucket)
         self._bindings[bucket] = binding
         if before is not None:
-            self._chip.synchronize()
             run_all(self._closing_steps(before))
 
     def run(self, bucket: Bucket) -> None:

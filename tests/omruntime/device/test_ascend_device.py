@@ -186,6 +186,36 @@ def test_what_fails_while_closing_does_not_keep_the_rest_open() -> None:
     assert simulation.is_finalized
 
 
+def test_nothing_is_taken_away_in_another_devices_context(tmp_path: Path) -> None:
+    write_twice(tmp_path / "twice.om", (SMALL_GEAR, LARGE_GEAR))
+    simulation = Simulation(SimulatedCard(num_devices=2))
+    library = AclLibrary(cast("AclModule", simulation.module))
+    first = simulated_device(simulation, 0, library)
+    program = first.load_program(TWICE, tmp_path)
+    second = simulated_device(simulation, 1, library)
+    for end in (program.unload, first.close):
+        simulation.fail_next("rt.set_context", 507899)
+        with pytest.raises(DeviceError, match="set_context returned 507899"):
+            end()
+    first.close()
+    second.close()
+    assert simulation.leaks == ()
+
+
+def test_a_wait_that_fails_keeps_a_buckets_binding(tmp_path: Path) -> None:
+    write_twice(tmp_path / "twice.om", (SMALL_GEAR, LARGE_GEAR))
+    simulation = Simulation()
+    device = simulated_device(simulation)
+    program = device.load_program(TWICE, tmp_path)
+    x, y = (DeviceTensor(device.alloc(64), 0, (2, 1), "float32") for _ in range(2))
+    program.bind(SMALL, {"x": x}, {"y": y})
+    simulation.fail_next("rt.synchronize_stream", 507015)
+    with pytest.raises(DeviceError, match="507015"):
+        program.bind(SMALL, {"x": x}, {"y": y})
+    device.close()
+    assert simulation.leaks == ()
+
+
 def test_chips_without_ddr_answer_for_hbm() -> None:
     class Hbm:
         def get_mem_info(self, attr: int) -> tuple[int, int, int]:
