@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from omruntime.device.simacl.errors import Code, Refusal, UndefinedBehaviourError
 from omruntime.device.simacl.memory import ALIGNMENT, Bytes, Place, Region, fill_poison
-from omruntime.device.simacl.objects import Task
+from omruntime.device.simacl.objects import Stream, Task
 from omruntime.device.simacl.running import find_stream, run_until
 from omruntime.device.simacl.state import Calls, State
 
@@ -66,8 +66,7 @@ def memcpy_async(
             f"memcpy_async from {src:#x} to {dst:#x}: both must be aligned to {ALIGNMENT} bytes"
         )
     for side in (copy.source, copy.target):
-        if side.device_id not in (None, queue.context.device.device_id):
-            raise UndefinedBehaviourError(f"{copy.what} on a stream of another device")
+        _require_device_of(queue, side, copy.what)
     if Place.PAGEABLE in places:
         _flag_pageable(state)
         run_until(state, queue, queue.num_submitted)
@@ -92,12 +91,18 @@ def memset_async(
     queue = find_stream(state, stream)
     if region.place is not Place.DEVICE:
         raise UndefinedBehaviourError("memset_async of host memory")
+    _require_device_of(queue, region, "a memset")
 
     def run() -> None:
         region.content.fill(value & 0xFF)
         state.note_write(region.span, "a memset")
 
     state.submit(queue, Task(f"a memset of {region.span}", run, writes=(region.span,)))
+
+
+def _require_device_of(queue: Stream, region: Region, what: str) -> None:
+    if region.device_id not in (None, queue.context.device.device_id):
+        raise UndefinedBehaviourError(f"{what} on a stream of another device")
 
 
 def _check(state: State, name: str, arguments: tuple[int, int, int, int, int]) -> _Copy:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from omruntime.device.simacl.errors import Code, Refusal, UndefinedBehaviourError
-from omruntime.device.simacl.loaded_model import DataBuffer, Dataset, SimulatedOm
+from omruntime.device.simacl.loaded_model import DataBuffer, Dataset, LoadedModel, SimulatedOm
 from omruntime.device.simacl.memory import Place
 from omruntime.device.simacl.model_calls import find_model, require_own_context
 from omruntime.device.simacl.spans import Span
@@ -99,7 +99,7 @@ def set_input_dynamic_dims(
         )
     require_own_context(state.context(), model, "set_input_dynamic_dims")
     gear = _find_gear(model.om, wanted)
-    _write_gear(state, dataset, index, model.om.inout.dim_gears[gear])
+    _write_gear(state, model, dataset, model.om.inout.dim_gears[gear])
     dataset.gear = model.gear = gear
 
 
@@ -137,7 +137,11 @@ def _find_gear(om: SimulatedOm, wanted: tuple[int, ...]) -> int:
     return om.full_gears.index(wanted)
 
 
-def _write_gear(state: State, dataset: Dataset, index: int, values: tuple[int, ...]) -> None:
+def _write_gear(
+    state: State, model: LoadedModel, dataset: Dataset, values: tuple[int, ...]
+) -> None:
+    index = model.om.gear_index
+    assert index is not None
     if index >= len(dataset.buffers):
         raise Refusal(Code.INVALID_PARAM, f"the dataset has no buffer {index}")
     buffer = state.handles.get(DataBuffer, dataset.buffers[index], "data buffer")
@@ -148,8 +152,8 @@ def _write_gear(state: State, dataset: Dataset, index: int, values: tuple[int, .
             f"the gear buffer has {buffer.size} bytes at {buffer.address:#x}",
         )
     region = state.addresses.region(buffer.address, buffer.size, "the gear buffer")
-    if region.place is not Place.DEVICE:
-        raise UndefinedBehaviourError("the gear buffer is not device memory")
+    if region.place is not Place.DEVICE or region.device_id != model.context.device.device_id:
+        raise UndefinedBehaviourError("the gear buffer is not device memory of the model's chip")
     state.require_idle("set_input_dynamic_dims", (), (region.span,))
     numbers = np.array(values, f"<i{item_bytes}").view(np.uint8)
     region.content[: numbers.size] = numbers

@@ -248,8 +248,11 @@ def _require_apart(work: Span, weights: tuple[Span, ...]) -> None:
 def _note_overwritten(state: State, om: SimulatedOm, weight: Span) -> None:
     """A load copies its weights into weight memory, whatever stood there."""
     for other in state.models.values():
-        if other.om.identity != om.identity and any(weight.overlaps(s) for s in other.weight_spans):
-            other.weights_destroyed_by = "a load of another OM into the same weight memory"
+        # What the same OM's load writes to the same place is what stands there.
+        is_again = other.om.identity == om.identity and weight.start == other.weight_spans[0].start
+        spans = other.weight_spans[is_again:]
+        if any(weight.overlaps(span) for span in spans):
+            other.weights_destroyed_by = "another load into the same weight memory"
 
 
 def _outside(

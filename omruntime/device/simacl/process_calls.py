@@ -36,7 +36,8 @@ def finalize(state: State) -> None:
         if device.num_set:
             note(state, f"device {device.device_id} was not reset before acl.finalize")
             device.num_set = 0
-            tear_down(state, device)
+        # A context may have been made on a device that was never set.
+        tear_down(state, device)
     note_process(state)
 
 

@@ -82,19 +82,18 @@ def plan_run(state: State, model: LoadedModel, inputs: int, outputs: int) -> Run
     """
     in_set, out_set = (state.handles.get(Dataset, h, "dataset") for h in (inputs, outputs))
     _require_counts(model, in_set, out_set)
-    is_geared = model.om.gear_index is not None
-    if is_geared and in_set.gear is None:
+    if model.om.gear_index is not None and in_set.gear is None:
         raise UndefinedBehaviourError(
             "the dataset's gear was never set; the device would run whatever the buffer says"
         )
     in_shapes, out_shapes = _shapes(model, in_set.gear)
     bound_in = tuple(
-        _bind(state, handle, desc, in_shapes[desc.name], is_geared)
+        _bind(state, model, handle, desc, in_shapes[desc.name])
         for handle, desc in zip(in_set.buffers, model.om.inout.inputs, strict=True)
         if desc.name != GEAR_INPUT
     )
     bound_out = tuple(
-        _bind(state, handle, desc, shape, is_geared)
+        _bind(state, model, handle, desc, shape)
         for handle, desc, shape in zip(
             out_set.buffers, model.om.inout.outputs, out_shapes, strict=True
         )
@@ -174,7 +173,7 @@ def _shapes(
 
 
 def _bind(
-    state: State, handle: int, desc: TensorDesc, shape: tuple[int, ...], is_geared: bool
+    state: State, model: LoadedModel, handle: int, desc: TensorDesc, shape: tuple[int, ...]
 ) -> BoundTensor:
     buffer = state.handles.get(DataBuffer, handle, "data buffer")
     needed = math.prod(shape) * np.dtype(_dtype(desc)).itemsize
@@ -182,6 +181,7 @@ def _bind(
         # As an output, `execute` would fill it with memory of its own, which is not simulated;
         # `execute_async` fails.
         raise Refusal(Code.GE_FAILURE, f"{desc.name}: the data buffer is empty")
+    is_geared = model.om.gear_index is not None
     if not is_geared and buffer.size + SIZE_SLACK_BYTES < desc.size_bytes:
         raise Refusal(
             Code.GE_FAILURE,
@@ -191,13 +191,19 @@ def _bind(
         raise UndefinedBehaviourError(
             f"{desc.name}: a buffer of {buffer.size} bytes, {list(shape)} takes {needed}"
         )
-    return BoundTensor(desc, shape, _on_device(state, buffer.address, needed, desc.name))
+    return BoundTensor(desc, shape, _on_device(state, model, (buffer.address, needed), desc.name))
 
 
-def _on_device(state: State, address: int, nbytes: int, name: str) -> Region:
-    region = state.addresses.region(address, nbytes, f"tensor {name}")
+def _on_device(state: State, model: LoadedModel, place: tuple[int, int], name: str) -> Region:
+    """The memory at (address, bytes), which the model's own device must hold."""
+    region = state.addresses.region(*place, f"tensor {name}")
     if region.place is not Place.DEVICE:
         raise UndefinedBehaviourError(f"{name} lies in {region.place.value} memory")
+    if region.device_id != model.context.device.device_id:
+        raise UndefinedBehaviourError(
+            f"{name} lies on device {region.device_id}, the model is loaded on device "
+            f"{model.context.device.device_id}"
+        )
     return region
 
 
@@ -212,7 +218,7 @@ def _gear(
     if at is None or inputs.gear is None:
         return None
     buffer = state.handles.get(DataBuffer, inputs.buffers[at], "data buffer")
-    region = _on_device(state, buffer.address, buffer.size, GEAR_INPUT)
+    region = _on_device(state, model, (buffer.address, buffer.size), GEAR_INPUT)
     return model.om.inout.dim_gears[inputs.gear], region
 
 

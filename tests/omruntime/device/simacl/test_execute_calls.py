@@ -126,6 +126,27 @@ def test_an_input_in_host_memory_is_caught(static: StaticRun) -> None:
         static.acl.mdl.execute(static.model, pageable, static.outputs)
 
 
+def test_memory_of_another_device_is_caught(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, SimulatedCard(num_devices=2))
+    rt, mdl = rig.acl.rt, rig.acl.mdl
+    context = rig.value(rt.get_context())
+    static, geared = rig.load(rig.static_om()), rig.load(rig.geared_om())
+    mine = [(rig.malloc(LARGE_BYTES), LARGE_BYTES) for _ in range(2)]
+    assert rt.set_device(1) == OK
+    other = rig.malloc(LARGE_BYTES)
+    assert rt.set_context(context) == OK
+    theirs = rig.dataset([(other, LARGE_BYTES)])
+    with pytest.raises(UndefinedBehaviourError, match="x lies on device 1, the model is loaded"):
+        mdl.execute_async(static, theirs, rig.dataset(mine[:1]), rig.stream)
+    with pytest.raises(UndefinedBehaviourError, match="y lies on device 1"):
+        mdl.execute_async(static, rig.dataset(mine[:1]), theirs, rig.stream)
+    gear = {"dimCount": 2, "name": "", "dims": [3, 4]}
+    with pytest.raises(UndefinedBehaviourError, match="of the model's chip"):
+        mdl.set_input_dynamic_dims(geared, rig.dataset([mine[0], (other, 16)]), 1, gear)
+    with pytest.raises(UndefinedBehaviourError, match="stream of another device"):
+        rt.memset_async(other, LARGE_BYTES, 0, LARGE_BYTES, rig.stream)
+
+
 def test_an_empty_output_fails(static: StaticRun) -> None:
     empty = static.dataset([(0, 0)])
     code = static.acl.mdl.execute_async(static.model, static.inputs, empty, static.stream)

@@ -88,6 +88,15 @@ def test_two_oms_in_one_weight_memory_destroy_the_first(rig: Rig) -> None:
             rig.acl.mdl.execute(model, *datasets)
 
 
+def test_the_same_om_in_shifted_weight_memory_destroys_the_first(static: StaticRun) -> None:
+    weight, load = static.malloc(2 * WEIGHT_BYTES), static.acl.mdl.load_from_file_with_mem
+    path = static.static_om()
+    first = static.value(load(path, 0, 0, weight, WEIGHT_BYTES))
+    static.value(load(path, 0, 0, weight + 64, WEIGHT_BYTES))
+    with pytest.raises(UndefinedBehaviourError, match="weights were destroyed"):
+        static.acl.mdl.execute(first, static.inputs, static.outputs)
+
+
 def test_unload_waits_for_nothing(static: StaticRun) -> None:
     assert static.launch() == OK
     with pytest.raises(UndefinedBehaviourError, match="while it runs"):

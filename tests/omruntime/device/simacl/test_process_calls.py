@@ -107,3 +107,13 @@ def test_a_duo_has_two_devices_with_their_own_memory(tmp_path: Path) -> None:
     assert rig.acl.rt.get_mem_info(0) == (1 << 20, 1 << 20, OK)
     assert free_on_0 == (1 << 20) - 4096 - 32
     assert rig.acl.rt.set_device(2) == 107001
+
+
+def test_what_is_alive_on_a_device_that_was_never_set_is_a_leak(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, SimulatedCard(num_devices=2))
+    rig.value(rig.acl.rt.create_context(1))
+    rig.malloc(64)
+    assert rig.acl.finalize() == OK
+    leaks = " ".join(rig.simulation.leaks)
+    assert "64 bytes of device memory" in leaks
+    assert leaks.count("context") == 1
