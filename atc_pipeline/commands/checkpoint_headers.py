@@ -89,6 +89,7 @@ def open_headers(wanted: HeadersWanted) -> Iterator[CheckpointHeaders]:
         from export.checkpoint import load_tokenizer, open_checkpoint
         from export.checkpoint_files import find_checkpoint
         from export.facts import max_model_len
+        from export.profiles import require_rows_fit
         from export.spec import DEFAULT_MAX_NUM_SEQS, ExportSpec
     except ImportError as error:
         raise missing_libraries(error) from error
@@ -102,6 +103,7 @@ def open_headers(wanted: HeadersWanted) -> Iterator[CheckpointHeaders]:
         # Nothing is exported here; build refuses what it cannot prove.
         allow_unproven=True,
     )
+    require_rows_fit(spec.profile, spec.max_num_seqs)
     files = find_checkpoint(wanted.checkpoint)
     weights = files.folder / files.weights[0] if files.gguf else files.folder
     with open_checkpoint(files, spec) as checkpoint:

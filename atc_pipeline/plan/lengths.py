@@ -171,6 +171,13 @@ def _turns(entry: object, where: str) -> Iterator[tuple[bool, str]]:
                 raise ConfigError(
                     f"{where}: {key}[{index}] wants the texts {role_key!r} and {text_key!r}"
                 )
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise ConfigError(
+                    f"{where}: {key}[{index}] holds half of a surrogate pair, which is no "
+                    f"character; wanted text"
+                ) from error
             yield role in _ANSWERING, text
         return
     raise ConfigError(

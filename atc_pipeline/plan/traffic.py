@@ -111,7 +111,7 @@ def _poisson_shares(mean: float, most: int) -> Mapping[int, float]:
     """Poisson about a mean, without 0, and with all beyond `most` at `most`."""
     logs = [n * math.log(mean) - mean - math.lgamma(n + 1) for n in range(1, most)]
     shares = {n: math.exp(value) for n, value in enumerate(logs, start=1)}
-    shares[most] = max(0.0, 1.0 - math.exp(-mean) - sum(shares.values()))
+    shares[most] = max(0.0, -math.expm1(-mean) - sum(shares.values()))
     total = sum(shares.values())
     return {n: share / total for n, share in shares.items() if share > 0.0}
 

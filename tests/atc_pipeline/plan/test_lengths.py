@@ -101,6 +101,7 @@ def test_each_answer_of_a_conversation_is_a_request_over_all_before(tmp_path: Pa
         ('[{"conversations": [{"from": "gpt"}]}]', 1, r"conversations\[0\]"),
         ('[{"conversations": [{"from": 1, "value": "x"}]}]', 1, r"conversations\[0\]"),
         ('[{"conversations": [7]}]', 1, r"conversations\[0\]"),
+        ('[{"messages": [{"role": "user", "content": "\\ud800"}]}]', 1, "half of a surrogate"),
         ('[\n{"conversations": []}\n{}]', 3, "neither"),
         ('[\n{"conversations": [}]', 2, "not JSON"),
         ('[\n{"conversations": []},\n', 3, "not JSON"),

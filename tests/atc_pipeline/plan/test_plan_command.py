@@ -119,6 +119,7 @@ def test_refusals_have_exit_code_2(
         ((checkpoint, lengths, "--soc", "cpu"), "not a chip"),
         ((checkpoint, lengths, "--concurrency", "1;2"), "--concurrency is '1;2'"),
         ((checkpoint, lengths, "--max-num-seqs", "0"), "max_num_seqs is 0"),
+        ((checkpoint, lengths, "--max-num-seqs", "100000000"), "wanted at most"),
         ((checkpoint, bad), "bad.csv, line 2"),
         ((tmp_path / "no" / "such" / "model", lengths), "no checkpoint at"),
         ((checkpoint, lengths, "--output", str(tmp_path / "no" / "x")), "cannot write the buckets"),

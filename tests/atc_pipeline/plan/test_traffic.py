@@ -22,6 +22,11 @@ def test_decode_steps_of_one_sequence() -> None:
     assert alone(RequestLength(6, 5)).decode_points == {(1, 2): 3.0, (1, 3): 1.0}
 
 
+def test_a_tiny_concurrency_is_one_row() -> None:
+    traffic = Traffic((RequestLength(6, 5),), (1e-17,), 1, 64, 4)
+    assert traffic.decode_points == {(1, 2): 3.0, (1, 3): 1.0}
+
+
 def test_prompts_are_cut_into_full_chunks_and_a_remainder() -> None:
     chunks = dict.fromkeys(range(1, 17), 8)
     assert alone(RequestLength(20, 1)).prefill_points(chunks) == {(8, 1): 1, (8, 2): 1, (4, 4): 1}
