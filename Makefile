@@ -46,7 +46,7 @@ SOAK_S ?= 3600
 soak: $(VENV)/.installed-dev
 	$(BIN)/python -m bench.soak --seconds $(SOAK_S)
 	$(BIN)/python -m bench.wire_soak
-	SOAK_FACTOR=10 $(BIN)/pytest tests/omruntime/test_scheduler_machine.py
+	SOAK_FACTOR=10 $(BIN)/pytest tests/omruntime/test_scheduler_machine.py tests/e2e/test_simulated_card.py
 
 fuzz-om: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.fuzz_om --count 100000

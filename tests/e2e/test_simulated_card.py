@@ -7,6 +7,7 @@ computes.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -74,6 +75,7 @@ def bundle(smollm2_gguf: Path) -> Path:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.skipif("SOAK_FACTOR" not in os.environ, reason="half a minute more: make soak runs it")
 def test_sixteen_answers_equal_the_float16_graph_under_preemption(
     bundle: Path, tmp_path: Path
 ) -> None:
