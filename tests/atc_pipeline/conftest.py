@@ -1,4 +1,4 @@
-"""Bundles made of the fake export."""
+"""Bundles made of the fake export, and a machine without CANN."""
 
 from __future__ import annotations
 
@@ -44,3 +44,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("needs the right to mount a tmpfs")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.fixture
+def without_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A machine on which no `atc` can be found."""
+    for name in ("OMSERVE_ATC", "ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if Path("/usr/local/Ascend").exists():
+        pytest.skip("CANN is installed here")

@@ -120,14 +120,7 @@ def test_flags_that_shaped_the_bundle() -> None:
     )
 
 
-def test_a_build_without_a_compiler_is_shown_the_other_way(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    for name in ("OMSERVE_ATC", "ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    if Path("/usr/local/Ascend").exists():
-        pytest.skip("CANN is installed here")
+@pytest.mark.usefixtures("without_compiler")
+def test_a_build_without_a_compiler_is_shown_the_other_way() -> None:
     with pytest.raises(AtcError, match=r"(?s)atc was not found.*--emit DIR instead of --output"):
         ascend_build(parse(*ASCEND))
