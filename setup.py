@@ -4,11 +4,13 @@ Without a compiler the install goes on, and `--device native` is refused with wh
 """
 
 import os
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.modified import newer_group
 
 SOURCES = Path("omruntime/native/src")
 # As `omruntime/native/library.py` looks for it; an ending that Python takes for none of a module.
@@ -29,6 +31,16 @@ class BuildLibrary(build_ext):
 
         self.compiler.compile = compile_at_once
         super().build_extensions()
+
+    def build_extension(self, ext: Extension) -> None:
+        """Compile, unless this tree holds the library of these very sources already."""
+        made = Path(self.get_ext_filename(ext.name))
+        if self.inplace or newer_group([*ext.sources, *ext.depends, __file__], str(made)):
+            super().build_extension(ext)
+            return
+        target = Path(self.get_ext_fullpath(ext.name))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(made, target)
 
     def get_ext_filename(self, fullname: str) -> str:
         """The path of the one extension there is."""
