@@ -46,7 +46,7 @@ RANKED_INSIDE = {"blocks", "costs", "sampling", "scheduling"}
 RANKS = (
     {"errors", "block_key", "retry_pace", "profiler", "doctor", "element_type"}
     | {"command_parser"},
-    {"om_file", "native"},
+    {"om_file", "native", "traffic"},
     {"buckets", "settings", "field_types", "owner_process", "row_workspace"},
     {"manifest", "cost_table", "turn", "constraint"},
     {"token_matcher"},
@@ -103,6 +103,7 @@ LATE_IMPORTS = {
     "atc_pipeline.simatc.cli",
     "export.kept_program",
     "server.cli",
+    "server.terminal.bench.targets.opening",
     "server.terminal.cli",
 }
 # What a person reads on a terminal is printed; all else is logged.
@@ -112,6 +113,7 @@ PRINTING = {
     "atc_pipeline.simatc.cli",
     "omruntime.simulate.__main__",
     "server.cli",
+    "server.terminal.bench.command",
     "server.terminal.cli",
     "server.terminal.control",
     "server.terminal.top",

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from omruntime.scheduling.phase_policy import Targets
 from omruntime.simulate.replay import Replayed
+from omruntime.traffic.quantiles import quantile
 
 HEADINGS = (
     "load  policy                     waste  goodput/s  tokens/s  "
@@ -43,10 +44,10 @@ def figures_of(run: Replayed, targets: Targets) -> Figures:
         waste=1 - run.num_useful / run.num_padded,
         goodput=num_good / run.duration_s,
         tokens_a_second=num_tokens / run.duration_s,
-        ttft_p50_s=_quantile(ttfts, 0.5),
-        ttft_p99_s=_quantile(ttfts, 0.99),
-        itl_p50_s=_quantile(gaps, 0.5),
-        itl_p99_s=_quantile(gaps, 0.99),
+        ttft_p50_s=quantile(ttfts, 0.5),
+        ttft_p99_s=quantile(ttfts, 0.99),
+        itl_p50_s=quantile(gaps, 0.5),
+        itl_p99_s=quantile(gaps, 0.99),
     )
 
 
@@ -57,7 +58,3 @@ def line_of(load: float, policy: str, f: Figures) -> str:
         f"{f.ttft_p50_s:9.2f} {f.ttft_p99_s:7.2f} {f.itl_p50_s * 1e3:8.0f} "
         f"{f.itl_p99_s * 1e3:8.0f}"
     )
-
-
-def _quantile(values: list[float], share: float) -> float:
-    return values[min(len(values) - 1, int(share * len(values)))] if values else 0.0

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from omruntime.errors import ConfigError
+from omruntime.traffic.arrivals import arrival_times
+from omruntime.traffic.lengths import Lognormal
 
 # Means of 161 and 338 tokens, as of ShareGPT's conversations, in a lognormal shape of sigma 1.
 # Source: Kwon et al., Efficient Memory Management for Large Language Model Serving with
@@ -28,11 +30,11 @@ class TracedRequest:
 def synthetic_trace(num_requests: int, max_model_len: int, seed: int) -> list[TracedRequest]:
     """Lognormal lengths, Poisson arrivals at one request a second; equal seeds, equal traces."""
     draw = random.Random(seed)  # noqa: S311 - no secret, and it must be repeatable
-    requests, arrival_s = [], 0.0
+    requests, arrivals = [], arrival_times(draw, 1.0)
     for _ in range(num_requests):
-        arrival_s += draw.expovariate(1.0)
-        prompt = _length(draw, MEDIAN_PROMPT, max_model_len // 2)
-        output = _length(draw, MEDIAN_OUTPUT, max_model_len - prompt)
+        arrival_s = next(arrivals)
+        prompt = Lognormal(MEDIAN_PROMPT, SIGMA, max_model_len // 2).draw(draw)
+        output = Lognormal(MEDIAN_OUTPUT, SIGMA, max_model_len - prompt).draw(draw)
         requests.append(TracedRequest(arrival_s, prompt, output))
     return requests
 
@@ -75,7 +77,3 @@ def _rows(reader: csv.DictReader[str], max_model_len: int) -> Iterator[TracedReq
                 f"a time from 0 on, at least one token each, and at most {max_model_len} together"
             )
         yield request
-
-
-def _length(draw: random.Random, median: int, most: int) -> int:
-    return max(1, min(most, round(draw.lognormvariate(0.0, SIGMA) * median)))

@@ -75,14 +75,19 @@ def terminal_client_of(
         RequestError: A value is out of range, the parts of the security do not go together, or the
             key's file cannot be read.
     """
-    security = ClientSecurity(
+    security = security_of(arguments, environ)
+    return TerminalClient(arguments.target, security, Retries(max_retries))
+
+
+def security_of(arguments: argparse.Namespace, environ: Mapping[str, str]) -> ClientSecurity:
+    """TLS and key of a parsed command line; raises as `terminal_client_of`."""
+    return ClientSecurity(
         tls_ca=arguments.tls_ca,
         tls_cert=arguments.tls_cert,
         tls_key=arguments.tls_key,
         tls_server_name=arguments.tls_server_name,
         api_key=read_api_key(arguments.api_key_file, environ),
     )
-    return TerminalClient(arguments.target, security, Retries(max_retries))
 
 
 def _add_scheduling_flags(parser: argparse.ArgumentParser) -> None:

@@ -17,7 +17,14 @@ from omruntime.sequence import FinishReason
 from server.client.arguments import Prompt
 from server.client.messages import Generation
 from server.status import exit_code_of
-from server.terminal.call_flags import add_call_flags, call_options_of, terminal_client_of
+from server.terminal.bench.command import run_bench
+from server.terminal.bench.options import add_bench_flags
+from server.terminal.call_flags import (
+    add_call_flags,
+    add_connection_flags,
+    call_options_of,
+    terminal_client_of,
+)
 from server.terminal.chat_session import ChatSession
 from server.terminal.control import CONTROL_COMMANDS, add_control_commands, run_control
 from server.terminal.options import add_sampling_flags, parse_token_ids, sampling_params_of
@@ -87,6 +94,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     )
     chat.add_argument("--system", metavar="TEXT", help="system message before the first turn")
     score = _add_score(commands)
+    bench = _add_bench(commands)
     control = add_control_commands(commands, _EPILOG)
     for command in (generate, chat, score):
         add_call_flags(command)
@@ -98,7 +106,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     if arguments.command is None:
         parser.error(f"no command is given, wanted one of {', '.join(commands.choices)}")
     if rest:
-        found = {"generate": generate, "chat": chat, "score": score, **control}
+        found = {"generate": generate, "chat": chat, "score": score, "bench": bench, **control}
         found[arguments.command].refuse_unknown(rest)
     return arguments
 
@@ -159,7 +167,24 @@ def _add_score(commands: Commands) -> CommandParser:
     return score
 
 
+def _add_bench(commands: Commands) -> CommandParser:
+    bench = commands.add_parser(
+        "bench",
+        help="load a server, and measure what its clients see",
+        epilog=_EPILOG,
+        allow_abbrev=False,
+        description="Sends made-up or recorded requests in an open or closed loop and prints "
+        "TTFT, TPOT, inter-token latency and goodput with their definitions. Says so when this "
+        "client itself was the limit. Exit code 1 when a request was rejected or failed.",
+    )
+    add_connection_flags(bench)
+    add_bench_flags(bench)
+    return bench
+
+
 def _run(arguments: argparse.Namespace) -> int:
+    if arguments.command == "bench":
+        return run_bench(arguments, os.environ)
     if arguments.command == "score":
         return _run_score(arguments)
     if arguments.command in CONTROL_COMMANDS:

@@ -144,7 +144,7 @@ def test_chat_messages_and_template_arguments(server: FakeServer) -> None:
         (["generate", "--promt", "x"], 2, "did you mean --prompt?"),
         (["generate", "--promt=x"], 2, "did you mean --prompt?"),
         (["--promt"], 2, "unrecognized arguments: --promt"),
-        ([], 2, "no command is given, wanted one of generate, chat, score, info"),
+        ([], 2, "no command is given, wanted one of generate, chat, score, bench"),
     ],
 )
 def test_errors_are_one_line_with_their_exit_code(

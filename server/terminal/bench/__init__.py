@@ -1,0 +1,1 @@
+"""`om-client bench`: a load generator, and what it measured."""

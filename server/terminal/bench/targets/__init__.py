@@ -1,0 +1,1 @@
+"""What the load goes to, one module for each kind."""
