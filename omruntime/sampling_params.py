@@ -296,5 +296,7 @@ def _require_range(name: str, value: float | None, least: float | None, most: fl
     wanted = f"at least {least}" if most is None else f"{least} to {most}"
     too_low = least is not None and value < least
     too_high = most is not None and value > most
-    if too_low or too_high or not math.isfinite(value):
+    # Of integers only, since some are beyond every float.
+    is_odd = isinstance(value, float) and not math.isfinite(value)
+    if too_low or too_high or is_odd:
         raise FieldError(name.partition("[")[0], f"{name} is {value}, wanted {wanted}")

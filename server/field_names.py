@@ -33,13 +33,13 @@ def named_as(names: Names) -> Iterator[None]:
 def renamed(error: RequestError, names: Names) -> RequestError:
     """The same error in other names; a copy, as requests may share one.
 
-    A message names the field to blame first. Further ones are known by their underscore: others
-    could be plain words.
+    A message names the field to blame first. Further ones are known by their underscore or dot:
+    others could be plain words.
     """
     text = str(error)
     for ours, theirs in names.items():
-        if "_" in ours:
-            text = re.sub(rf"\b{ours}\b", theirs, text)
+        if "_" in ours or "." in ours:
+            text = re.sub(rf"\b{re.escape(ours)}\b", theirs, text)
     blamed = names.get(error.param or "")
     if blamed is not None and error.param != "prompt":
         text = re.sub(rf"^{error.param}\b", blamed, text)

@@ -19,7 +19,11 @@ _OURS = {
     "grammar": "grammar",
 }
 # The places of a constraint in these names.
-NAMES: Names = {"constraint": FIELD, "json_schema": "json"}
+NAMES: Names = {
+    "constraint": FIELD,
+    "constraint.choices": f"{FIELD}.choice",
+    "json_schema": "json",
+}
 _KINDS = ", ".join(_OURS)
 
 
@@ -31,7 +35,7 @@ def constraint_of(wanted: Mapping[str, Any]) -> Constraint | None:
     Raises:
         FieldError: Several kinds, one that is not built in, or a value that is none of its kind.
     """
-    given = {name: value for name, value in wanted.items() if value not in (None, False)}
+    given = {name: value for name, value in wanted.items() if _is_asked(name, value)}
     for name in given:
         if name not in _OURS:
             raise FieldError(
@@ -43,6 +47,11 @@ def constraint_of(wanted: Mapping[str, Any]) -> Constraint | None:
         raise FieldError(FIELD, f"{FIELD} sets {', '.join(given)}, wanted one of them")
     ((name, value),) = given.items()
     return Constraint(**{_OURS[name]: _value_of(name, value)})
+
+
+def _is_asked(name: str, value: Any) -> bool:
+    """Whether a value asks for something: false is a schema, too, which nothing fits."""
+    return value is not None and (value is not False or name == "json")
 
 
 def _value_of(name: str, value: Any) -> Any:

@@ -49,9 +49,10 @@ TEMPLATE = (
     "{% if tools %}{{ tools | tojson }}<tool_call>{% endif %}"
     "{% for m in messages %}{{ m.role }}:{{ m.content.split('</think>')[-1] }}\n{% endfor %}"
 )
-# Half a character, what are no numbers, and a number that no machine has.
+# Half a character, what are no numbers, and numbers that no machine and no float has.
 POISONED_KEY = "\ud800"
-POISONS = (POISONED_KEY, "\x00", float("nan"), float("inf"), -float("inf"), 1 << 200, -0.0, [], {})
+_NO_NUMBERS = (float("nan"), float("inf"), -float("inf"))
+POISONS = (POISONED_KEY, "\x00", *_NO_NUMBERS, 1 << 200, 1 << 2000, -0.0, [], {})
 _JSON = {"Content-Type": "application/json"}
 
 

@@ -18,8 +18,11 @@ from omruntime.constraint import Constraint
 from omruntime.errors import OmError, OverloadedError, RequestError, ShuttingDownError
 from omruntime.sampling.token_matcher import Grammar, GrammarCompiler
 
-# A service uses a handful of schemas; each takes about a megabyte, a large one tens of them.
+# A service uses a handful of schemas; most take a quarter of a megabyte.
 MAX_GRAMMARS = 64
+# Of the constraints' texts: eight of the largest schemas. A grammar takes up to 350 bytes for each
+# sign of it, so all that are kept take at most some 180 MB beside what answers find out.
+MAX_CHARS = 524_288
 # Beyond that a new one would wait for minutes behind large ones.
 MAX_WAITING = 64
 # A usual schema compiles in milliseconds, a large one in seconds.
@@ -93,11 +96,13 @@ class GrammarCache:
         return future
 
     def _drop_oldest(self) -> None:
-        """Keep to the limit; what is not compiled yet is bounded by its own."""
+        """Keep to the limits; what is not compiled yet is bounded by its own."""
+        num_chars = sum(map(_num_chars, self._grammars))
         for key in [key for key, future in self._grammars.items() if future.done()]:
-            if len(self._grammars) <= MAX_GRAMMARS:
+            if len(self._grammars) <= MAX_GRAMMARS and num_chars <= MAX_CHARS:
                 return
             del self._grammars[key]
+            num_chars -= _num_chars(key)
 
     def close(self) -> None:
         """End the thread and what the compiler holds; what waits is refused."""
@@ -147,6 +152,10 @@ class GrammarCache:
             if self._compiler is not None:
                 self._compiler.rest()
             return self._work.get()
+
+
+def _num_chars(key: _Key) -> int:
+    return sum(len(part) if isinstance(part, str) else sum(map(len, part)) for part in key)
 
 
 def _closed() -> ShuttingDownError:

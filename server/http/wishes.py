@@ -28,7 +28,8 @@ MAX_PROMPTS = 128
 
 # Parts of a message that a template would have to show.
 _NOT_BUILT_IN = ("function_call", "audio")
-_TOKEN_ID = re.compile(r"[0-9]{1,10}")
+# One spelling for each id: of two, one bias would be lost.
+_TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 _PLAIN = (
     "temperature",
     "top_p",

@@ -47,6 +47,13 @@ def test_a_value_out_of_range_is_refused_by_name(field: str, value: object) -> N
         SamplingParams(**{field: value})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("field", ["max_new_tokens", "min_new_tokens", "top_k"])
+def test_an_integer_beyond_every_float_is_one_beyond_the_model(field: str) -> None:
+    """JSON has such numbers; asking whether they are finite fails in Python."""
+    params = SamplingParams(**{"max_new_tokens": 10**400, field: 10**400})  # type: ignore[arg-type]
+    assert getattr(params, field) == 10**400
+
+
 @pytest.mark.parametrize(
     ("stop", "message"),
     [

@@ -165,7 +165,10 @@ def test_structured_outputs_reach_the_engine(
         ({"choice": ["a"], "regex": "a"}, "structured_outputs sets choice, regex, wanted one"),
         ({"whitespace_pattern": " "}, "structured_outputs.whitespace_pattern is not built in"),
         ({"choice": "yes"}, "structured_outputs.choice is str, wanted a list"),
+        ({"choice": ["a", 7]}, "structured_outputs.choice is 7 (int), wanted a string"),
         ({"regex": 7}, "structured_outputs.regex is int"),
+        ({"json_object": 0}, "structured_outputs.json_object is 0 (int), wanted True or False"),
+        ({"json": False, "regex": "a"}, "structured_outputs sets json, regex, wanted one"),
         ({"json": "a" * 70_000}, "structured_outputs.json has 70000 characters"),
     ],
 )

@@ -120,6 +120,21 @@ def test_the_latest_used_stay(compiler: FakeCompiler) -> None:
     assert compiler.compiled.count("r0") == 2
 
 
+def test_large_constraints_leave_room_for_fewer(
+    compiler: FakeCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A grammar takes memory as its text is long."""
+    large = [letter * 1_000 for letter in "abc"]
+    monkeypatch.setattr(cache_module, "MAX_CHARS", 2_500)
+    cache = GrammarCache(lambda: compiler)
+    for regex in ("small", *large):
+        text_of(cache, regex)
+    assert len(cache) == 2
+    for regex in large[1:]:
+        text_of(cache, regex)
+    assert compiler.compiled == ["small", *large]
+
+
 def test_too_many_at_once_are_refused(
     compiler: FakeCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:

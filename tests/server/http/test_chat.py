@@ -168,6 +168,7 @@ def test_a_stream_can_pass_proxies(server: Serving) -> None:
         ({"messages": HELLO, "prediction": {}}, "prediction", "not built in"),
         ({"messages": HELLO, "chat_template": "x"}, "chat_template", "not built in"),
         ({"messages": HELLO, "logit_bias": {"x": 1}}, "logit_bias", "token id"),
+        ({"messages": HELLO, "logit_bias": {"07": 1, "7": 1}}, "logit_bias", "key '07'"),
         ({"messages": HELLO, "allowed_token_ids": []}, "allowed_token_ids", "empty"),
         ({"messages": HELLO, "bad_words": ["x"]}, "bad_words", "not built in"),
         ({"messages": HELLO, "regex": "x"}, "regex", "not built in"),
