@@ -15,8 +15,8 @@ KERNELS := omruntime/native/libomserve_native.so.1
 demo: $(VENV)/.installed
 	$(BIN)/python -m demo.demo
 
-# One worker for each core; a file stays in one worker, since its tests share what they set up, and
-# files keep the order in which tests/conftest.py puts them.
+# As many workers as tests/conftest.py says; a file stays in one worker, since its tests share what
+# they set up, and files keep the order in which it puts them.
 test: lint native
 	$(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 

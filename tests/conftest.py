@@ -19,6 +19,9 @@ from demo.fetch_weights import GEMMA3, SMOLLM2, fetch_weights
 # they wait would take them from each other.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+# Two workers for each core: a fifth of the time a test waits, for a server or a signal.
+WORKERS_PER_CORE = 2
+
 # Each worker keeps to one core, with all that it starts: two that share two cores lose more by
 # waiting for each other's threads than either gains by having both.
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
@@ -33,6 +36,11 @@ settings.load_profile("omserve")
 FIRST = ("test_served_text.py", "test_gemma_window.py", "test_simulated_card.py")
 
 CACHE = Path(__file__).parents[1] / ".cache" / "test"
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """What `--numprocesses auto` stands for."""
+    return WORKERS_PER_CORE * len(os.sched_getaffinity(0))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
