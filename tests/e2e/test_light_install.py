@@ -162,12 +162,22 @@ def test_a_plain_install_is_the_client_alone(
         capture_output=True,
     )
     assert b"Paris" in done.stdout
+    load = ["--num-prompts", "2", "--random-input-len", "8", "--random-output-len", "2"]
+    done = subprocess.run(
+        [str(client_alone / "om-client"), "bench", "--target", target, *load],
+        cwd=tmp_path,
+        env=without_compiler,
+        check=True,
+        capture_output=True,
+    )
+    assert b"2 ok, 0 rejected, 0 failed" in done.stdout
 
 
 @pytest.mark.parametrize(
     ("command", "extra"),
     [
         (["om-serve", "bundle"], "cpu"),
+        (["om-client", "bench", "--backend", "in-process", "--bundle", "b"], "cpu"),
         (["export-om", "build", "model.gguf", "--output", "b", "--target", "cpu"], "export"),
     ],
 )

@@ -8,13 +8,15 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from omruntime.errors import CallError, NotBuiltInError, RequestError
+from omruntime.errors import CallError, RequestError
 from server.terminal.bench.client_health import watching
+from server.terminal.bench.dataset import conversations_of
 from server.terminal.bench.description import notes_of, shown_of
 from server.terminal.bench.goodput import parse_goodput
 from server.terminal.bench.metrics import figures_of
-from server.terminal.bench.plan import load_shape_of, planned, warm_up
+from server.terminal.bench.plan import load_shape_of, warm_up
 from server.terminal.bench.records import Outcome
+from server.terminal.bench.report_html import html_report
 from server.terminal.bench.report_text import report_lines
 from server.terminal.bench.result import BenchResult, to_plain
 from server.terminal.bench.runner import run_load
@@ -32,7 +34,6 @@ def run_bench(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     Raises:
         OmError: A flag is wrong, or the target cannot be reached.
     """
-    _refuse_unbuilt(arguments)
     _require_writable(arguments)
     result = asyncio.run(_bench(arguments, environ))
     _report(arguments, result)
@@ -40,20 +41,12 @@ def run_bench(arguments: argparse.Namespace, environ: Mapping[str, str]) -> int:
     return 0 if is_whole or arguments.allow_failures else 1
 
 
-def _refuse_unbuilt(arguments: argparse.Namespace) -> None:
-    if arguments.backend != "grpc" or arguments.dataset_path or arguments.html:
-        raise NotBuiltInError(
-            "bench loads servers over gRPC with made-up prompts so far; leave out --backend, "
-            "--dataset-path and --html"
-        )
-
-
 async def _bench(arguments: argparse.Namespace, environ: Mapping[str, str]) -> BenchResult:
     load, goodput = load_shape_of(arguments), parse_goodput(arguments.goodput)
     target = await open_target(arguments, security_of(arguments, environ))
     try:
         facts = await target.facts()
-        conversations = planned(arguments, load, facts)
+        conversations = await conversations_of(arguments, load, target, facts)
         await _warm_up(target, warm_up(arguments, load, facts))
         places = load.places_for(conversations)
         async with watching() as watch:
@@ -90,6 +83,8 @@ def _report(arguments: argparse.Namespace, result: BenchResult) -> None:
             print(text)
         else:
             _write(Path(arguments.json), text + "\n")
+    if arguments.html is not None:
+        _write(arguments.html, html_report(result))
 
 
 def _require_writable(arguments: argparse.Namespace) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from omruntime.traffic.quantiles import quantile
 from server.terminal.bench.metrics import Figures
 from server.terminal.bench.plan import LoadShape
+from server.terminal.bench.targets.opening import ask_options_of
 from server.terminal.bench.workload import Conversation
 
 
@@ -56,10 +57,9 @@ def _range(lengths: Sequence[int]) -> str:
 def notes_of(arguments: argparse.Namespace, figures: Figures) -> Iterator[str]:
     """What a reader must know."""
     if figures.num_short:
-        yield (
-            f"{figures.num_short} of {figures.num_ok} answers are shorter than they could be"
-            + ("" if arguments.ignore_eos is False else "; the server may not know ignore_eos")
-        )
+        text = f"{figures.num_short} of {figures.num_ok} answers are shorter than they could be"
+        ignores = ask_options_of(arguments).ignore_eos
+        yield f"{text}; the server may not know ignore_eos" if ignores else text
     if figures.tokens_an_event > 1.5:
         yield (
             "events brought several tokens each, so ITL is the time between events; TPOT is that "

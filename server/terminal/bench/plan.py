@@ -142,6 +142,11 @@ def contents_of(arguments: argparse.Namespace, facts: TargetFacts) -> Contents:
         raise RequestError(
             "--prompt-kind is ids, but messages of a chat are text; use text, or --backend openai"
         )
+    if is_http and (arguments.turns or 1) > 1:
+        raise RequestError(
+            "--prompt-kind is ids, but over HTTP answers are text, which ids cannot go on from; "
+            "use --prompt-kind text with --turns above 1"
+        )
     size = arguments.vocab_size or facts.vocab_size
     if size is None or size < 2:
         raise RequestError(

@@ -17,8 +17,8 @@ def report_lines(result: BenchResult) -> Iterator[str]:
     for name, text in result.shown.items():
         yield from _entry(name, text)
     yield ""
-    yield from _counts(result.figures)
-    yield from _rates(result)
+    for name, text in (*count_entries(result.figures), *rate_entries(result)):
+        yield from _entry(name, text)
     yield ""
     yield from _latencies(result.figures)
     yield ""
@@ -30,32 +30,32 @@ def report_lines(result: BenchResult) -> Iterator[str]:
         yield from _entry(name, text)
 
 
-def _counts(figures: Figures) -> Iterator[str]:
+def count_entries(figures: Figures) -> Iterator[tuple[str, str]]:
+    """How many there were of what: words and what they are."""
     text = f"{figures.num_ok} ok, {figures.num_rejected} rejected, {figures.num_failed} failed"
     if figures.num_unsent:
         text += f", {figures.num_unsent} not sent behind those"
-    yield from _entry("requests", text)
+    yield "requests", text
     for code, count in figures.errors.items():
-        yield from _entry("", f"{count} x {figures.examples[code]}")
-    yield from _entry("duration", f"{figures.duration_s:.2f} s")
+        yield "", f"{count} x {figures.examples[code]}"
+    yield "duration", f"{figures.duration_s:.2f} s"
     text = f"{figures.num_prompt_tokens} prompt"
     if figures.num_cached_tokens is not None:
         text += f" ({figures.num_cached_tokens} of them cached)"
     text += f", {figures.num_output_tokens} output, {figures.tokens_an_event:.2f} in an event"
-    yield from _entry("tokens", text)
+    yield "tokens", text
 
 
-def _rates(result: BenchResult) -> Iterator[str]:
+def rate_entries(result: BenchResult) -> Iterator[tuple[str, str]]:
+    """How many a second: words and what they are."""
     figures = result.figures
-    yield from _entry("requests/s", f"{figures.requests_a_second:.2f}")
-    yield from _entry(
-        "tokens/s",
-        f"{figures.output_tokens_a_second:.1f} output, {figures.prompt_tokens_a_second:.1f} prompt",
-    )
+    yield "requests/s", f"{figures.requests_a_second:.2f}"
+    output, prompt = figures.output_tokens_a_second, figures.prompt_tokens_a_second
+    yield "tokens/s", f"{output:.1f} output, {prompt:.1f} prompt"
     if figures.goodput is not None:
         share = figures.goodput / (figures.num_sent / figures.duration_s)
         text = f"{figures.goodput:.2f} requests/s met {result.goodput_targets} (ms)"
-        yield from _entry("goodput", f"{text}: {share:.1%} of all sent")
+        yield "goodput", f"{text}: {share:.1%} of all sent"
 
 
 def _latencies(figures: Figures) -> Iterator[str]:
@@ -91,7 +91,7 @@ def client_line(result: BenchResult) -> str:
 def _client(result: BenchResult) -> Iterator[str]:
     yield from _entry("client", client_line(result))
     for warning in result.warnings:
-        yield from _entry("WARNING", f"the CLIENT was the limit: {warning}")
+        yield from _entry("WARNING", f"the CLIENT limits these figures: {warning}")
 
 
 def _entry(name: str, text: str) -> Iterator[str]:

@@ -21,6 +21,7 @@ from tests.server.http.browser import open_browser, open_page
 from tests.server.http.serving import TOKENIZER, Serving, serving
 from tests.server.key_files import add_key
 from tests.server.scripted_engine import one_by_one
+from tests.server.terminal.bench.example_page import PAGE as BENCH_PAGE
 from tests.server.wire_fakes import FakeServer, settings_of
 
 PAGE = resources.files("server.http") / "page"
@@ -189,3 +190,17 @@ def test_it_comes_back_when_the_server_does(browser: Browser) -> None:
         page.unroute("**/ui/events")
         expect(page.locator("#state")).to_have_text("serving")
         expect(page.locator("#notice")).to_be_hidden()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_of_the_load_generator_is_shown_without_a_complaint(
+    browser: Browser, tmp_path: Path, scheme: str
+) -> None:
+    path = tmp_path / "bench.html"
+    path.write_text(BENCH_PAGE, encoding="utf-8")
+    with open_page(browser, path.as_uri(), 400, scheme) as page:
+        assert page.locator("polyline").count() == 5
+        is_wider = "document.documentElement.scrollWidth > innerWidth"
+        assert not page.evaluate(is_wider), "a telephone shows all of it"
+        SHOTS.mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=SHOTS / f"bench-{scheme}.png", full_page=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from omruntime.errors import RequestError
+from omruntime.errors import ConfigError, RequestError
 from server.client.arguments import CallOptions
 from server.client.security import ClientSecurity
 from server.terminal.bench.targets.over_grpc import GrpcTarget
+from server.terminal.bench.targets.over_openai import OpenAiTarget
 from server.terminal.bench.targets.target import AskOptions, Target
 
 # Which flags are of which backends alone.
@@ -30,7 +31,28 @@ async def open_target(arguments: argparse.Namespace, security: ClientSecurity) -
             flag = "--" + name.replace("_", "-")
             raise RequestError(f"{flag} is of --backend {' and '.join(backends)}, got {backend}")
     options = ask_options_of(arguments)
-    return GrpcTarget(arguments.target, security, options)
+    if backend == "grpc":
+        return GrpcTarget(arguments.target, security, options)
+    if backend == "in-process":
+        return await _open_in_process(arguments, options)
+    if arguments.base_url is None:
+        raise RequestError(f"--backend {backend} needs --base-url, such as http://localhost:8000")
+    return OpenAiTarget(arguments.base_url, security, options, backend == "openai-chat")
+
+
+async def _open_in_process(arguments: argparse.Namespace, options: AskOptions) -> Target:
+    if arguments.bundle is None:
+        raise RequestError("--backend in-process needs --bundle, a folder of export-om build")
+    if options.model is not None:
+        raise RequestError("--model is a served name; --backend in-process has the bundle's alone")
+    try:
+        from server.terminal.bench.targets.in_process import InProcessTarget
+    except ImportError as error:
+        raise ConfigError(
+            f"--backend in-process needs the serving libraries ({error}); install them with: "
+            f"pip install '.[cpu]' in omserve's folder"
+        ) from error
+    return await InProcessTarget.open(arguments.bundle, arguments.device or "cpu", options)
 
 
 def ask_options_of(arguments: argparse.Namespace) -> AskOptions:

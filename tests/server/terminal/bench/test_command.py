@@ -83,6 +83,29 @@ def test_an_open_loop_of_conversations_in_text(
     assert all("ab" in text for text in later)
 
 
+@pytest.mark.parametrize(
+    ("flag", "least", "most"),
+    [("--random-range-ratio=0.5", 6, 18), ("--lognormal-sigma=3", 1, 64)],
+)
+def test_lengths_are_drawn_and_fit_the_model(
+    bench: Bench, server: FakeServer, flag: str, least: int, most: int
+) -> None:
+    """The server takes 128 tokens, half of which a lognormal prompt may have."""
+    assert bench(flag, "--num-prompts", "40", "--max-concurrency", "40", "--num-warmups", "0") == 0
+    lengths = [len(request.token_ids or ()) for request in server.generator.requests]
+    assert len(set(lengths)) > 5
+    assert least <= min(lengths) <= max(lengths) <= most
+    assert max(lengths) - min(lengths) > (most - least) / 2
+
+
+def test_shared_beginnings(bench: Bench, server: FakeServer) -> None:
+    flags = ("--random-prefix-len", "9", "--num-prefixes", "2", "--prefix-fraction", "0.5")
+    assert bench(*flags, "--num-prompts", "40", "--max-concurrency", "40") == 0
+    ids = [request.token_ids or () for request in server.generator.requests[1:]]
+    assert {len(each) for each in ids} == {12, 21}
+    assert len({each[:9] for each in ids if len(each) == 21}) == 2
+
+
 def test_json_has_everything(bench: Bench, capsys: Capture, tmp_path: Path) -> None:
     assert bench("--json") == 0
     printed = json.loads(capsys.readouterr().out)
