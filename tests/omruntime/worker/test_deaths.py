@@ -144,17 +144,21 @@ def test_a_process_that_freezes_while_loading_is_ended_and_started_again(
 
 
 def test_a_first_process_that_freezes_in_a_stage_of_loading_fails_the_start(
-    toy_bundle: Path, capfd: pytest.CaptureFixture[str]
+    toy_bundle: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
+    """It stops itself while it opens the device, which is a stage that it has told of."""
+    freezing = "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)\n"
+    (tmp_path / "onnxruntime.py").write_text(freezing)
+    monkeypatch.syspath_prepend(tmp_path)
+    stages: list[str] = []
     engine = WorkerEngine.open(toy_bundle, settings_of(load_timeout_s=3.0))
-
-    def freeze(line: str) -> None:
-        if line.startswith("loading program 1/1"):
-            os.kill(device_pid(), signal.SIGSTOP)
-
     with pytest.raises(DeviceError, match=r"while loading: .* load_timeout_s, 3 s"):
-        engine.start(freeze)
+        engine.start(stages.append)
     engine.stop()
+    assert stages == ["opening device cpu"]
     assert "Fatal Python error: Aborted" in capfd.readouterr().err
 
 
