@@ -30,9 +30,9 @@ MAX_MESSAGE_BYTES = 64 << 20
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    # gRPC's own waits grow to two minutes, in which a restarted server would look dead.
+    # gRPC's own waits grow to two minutes, in which a restarted server would look dead. The least
+    # of them stays: it is the time that a connection has to open, TLS included.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
 

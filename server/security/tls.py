@@ -7,6 +7,7 @@ that are open keep what they began with.
 from __future__ import annotations
 
 import ssl
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,9 @@ from server.pem import edwards_curve_of, load_pair, load_roots
 from server.security.regular_file import read_regular
 from server.security.reloaded import Reloaded
 from server.settings import Settings
+
+# Far longer than any thread needs from gRPC's question to its handshake, which are microseconds.
+SETTLE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +61,10 @@ class ServerTls:
         self._files = Reloaded("the TLS certificates", paths, lambda: _read(files))
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
-        """For the gRPC port; gRPC asks for the certificate at every handshake."""
-        return grpc.dynamic_ssl_server_credentials(
-            self._files.current().grpc, self._grpc_now, self._demands_clients
-        )
+        """For one gRPC port."""
+        first = self._files.current().grpc
+        news = CertificateNews(first, lambda: self._files.current().grpc)
+        return grpc.dynamic_ssl_server_credentials(first, news.next, self._demands_clients)
 
     def context(self) -> ssl.SSLContext:
         """For asyncio, which makes every connection through `wrap_bio`."""
@@ -68,8 +72,32 @@ class ServerTls:
         context.current = lambda: self._files.current().context
         return context
 
-    def _grpc_now(self) -> grpc.ServerCertificateConfiguration:
-        return self._files.current().grpc
+
+class CertificateNews:
+    """What gRPC is told before each handshake: a certificate that it does not have yet, or nothing.
+
+    Whatever it is told, it takes for new, and frees what it had under the handshakes that begin in
+    other threads with that, which ends the process. So it hears of changes alone, and not before
+    handshakes that were told of none are past that place. It asks for one handshake at a time.
+    Source: grpc/grpc issue 36693, open; ssl_security_connector.cc, add_handshakers.
+    """
+
+    def __init__(
+        self,
+        known: grpc.ServerCertificateConfiguration,
+        current: Callable[[], grpc.ServerCertificateConfiguration],
+    ) -> None:
+        self._known = known
+        self._current = current
+
+    def next(self) -> grpc.ServerCertificateConfiguration | None:
+        """The certificate, if it is another one than last time."""
+        found = self._current()
+        if found is self._known:
+            return None
+        time.sleep(SETTLE_S)
+        self._known = found
+        return found
 
 
 class _DelegatingContext(ssl.SSLContext):

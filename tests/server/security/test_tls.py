@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+import grpc
 import httpx
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed448 import Ed448PrivateKey
@@ -27,7 +28,8 @@ from omruntime.errors import CallError, ConfigError, RequestError
 from server.client import AsyncClient, Client
 from server.client.messages import tls_hint
 from server.client.security import ClientSecurity
-from server.security.tls import ServerTls, TlsFiles
+from server.security import tls
+from server.security.tls import CertificateNews, ServerTls, TlsFiles
 from server.settings import Settings
 from tests.server.certificates import Authority, Certificate
 from tests.server.wire_fakes import FakeServer, settings_of
@@ -198,6 +200,25 @@ def test_a_swapped_certificate_is_shown_to_new_connections(files: Files, tmp_pat
         assert ask_both(server, security(other)) == SERVED
         assert ask_both(server, security(files.authority)) == REFUSED
         assert old.generate("x").answers[0].text == "Hi!", "an open connection was dropped"
+
+
+def test_a_client_waits_for_a_slow_handshake(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one over half of the world, which takes three ways there and back."""
+    monkeypatch.setattr(tls, "SETTLE_S", 0.3)
+    with FakeServer(files.settings()) as server:
+        files.install(files.authority.sign("server-2"))
+        assert ask_grpc(server, security(files.authority)) == "Hi!"
+
+
+def test_grpc_is_told_of_a_certificate_once() -> None:
+    """It frees what it has for each one it is told, under other threads: the process ends."""
+    first, second = (grpc.ssl_server_certificate_configuration([(b"key", b"cert")]) for _ in "12")
+    current = [first]
+    news = CertificateNews(first, lambda: current[0])
+    assert news.next() is None
+    current = [second]
+    assert news.next() is second
+    assert news.next() is None
 
 
 def test_swapped_roots_of_clients_count_for_new_connections(files: Files, tmp_path: Path) -> None:
