@@ -84,6 +84,7 @@ class InstantDevice:
     name = "instant"
     alignment = 64
     prepares_buckets = True
+    runs_asynchronously = False
 
     def __init__(self, soc: str) -> None:
         self.soc = soc

@@ -14,9 +14,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from omruntime.blocks.block_pool import NULL_BLOCK, BlockPool
 from omruntime.blocks.kv_cache import KVCache, kv_bytes_per_block
 from omruntime.blocks.memory_budget import KV_POOL, MemoryBudget
@@ -50,6 +47,7 @@ from omruntime.manifest import Manifest
 from omruntime.outputs import EngineCounters, EngineLoad
 from omruntime.profiler import StepProfiler
 from omruntime.sampling.native_rows import open_native_rows
+from omruntime.sampling.row_results import read_logits
 from omruntime.sampling.sampler import Sampler
 from omruntime.sampling.token_matcher import Grammar
 from omruntime.scheduling.phase_policy import Targets
@@ -132,10 +130,14 @@ class Engine:
             device, manifest, bundle, self._kv_cache, self.profiler, on_stage
         )
         self._grammars = GrammarCache(lambda: open_compiler(bundle, manifest.model))
+        overlaps = settings.overlap_scheduling
+        self._overlaps = device.runs_asynchronously if overlaps is None else overlaps
         self._check_every = settings.check_invariants_every
         self._use = BucketUse(self._buckets)
         self._warm_up_s = 0.0
         self._num_rounds = self._num_steps = self._num_prefill_tokens = 0
+        # What the last step took, until the next one runs.
+        self._last_run: tuple[Bucket, float] | None = None
         self._device_error: str | None = None
         self._deltas = StepDeltas()
         # Why nothing may touch the device any more; None while all is well.
@@ -292,10 +294,10 @@ class Engine:
         self._use.ran(plan.bucket, len(plan.rows), num_tokens)
         self._num_prefill_tokens += sum(row.num_prompt_tokens for row in plan.rows)
         try:
-            logits = self._executor.run(plan)
-            self._costs.refine(plan.bucket, time.perf_counter() - start)
+            logits = self._executor.run(plan, self._look_ahead)
+            self._last_run = plan.bucket, time.perf_counter() - start
             with self.profiler.part("sample"):
-                results = self._read_logits(plan, logits)
+                results = read_logits(self._sampler, plan, logits)
         except Exception as error:  # whatever went wrong, the step's requests must end
             logger.exception("a step failed")
             self._device_error = f"a step failed: {error}"
@@ -310,6 +312,21 @@ class Engine:
             if spoilt:
                 self._scrub(spoilt)
             return self._deltas.of_step(plan, results)
+
+    def _look_ahead(self, plan: StepPlan) -> None:
+        """While the device works on a plan: learn from the step before, prepare the one after.
+
+        Costs change here alone, so that none does between a look ahead and the next step.
+        """
+        if self._last_run is not None:
+            self._costs.refine(*self._last_run)
+            self._last_run = None
+        if not self._overlaps:
+            return
+        with self.profiler.part("foresee"):
+            foreseen = self._scheduler.foresee(plan)
+        if foreseen is not None:
+            self._executor.prepare(foreseen)
 
     def _give_up(self, text: str) -> list[EngineOutput]:
         """End everything: what the device works on may be any block or buffer of ours."""
@@ -421,31 +438,6 @@ class Engine:
             self.manifest.kv_identity,
             prompts_only=settings.deterministic,
         )
-
-    def _read_logits(self, plan: StepPlan, logits: NDArray[np.float32]) -> list[RowResult]:
-        """The next token of every row that samples, the score of every row that scores."""
-        results: list[RowResult] = [None] * len(plan.rows)
-        sampling = [i for i, row in enumerate(plan.rows) if row.samples]
-        sequences = [plan.rows[i].sequence for i in sampling]
-        if sampling:
-            tokens = self._sampler.sample(_rows_of(logits, sampling, plan), sequences)
-            for i, token in zip(sampling, tokens, strict=True):
-                results[i] = token
-        scoring = [i for i, row in enumerate(plan.rows) if row.scores]
-        if scoring:
-            scores = self._sampler.score(
-                _rows_of(logits, scoring, plan), [plan.rows[i] for i in scoring]
-            )
-            for i, score in zip(scoring, scores, strict=True):
-                results[i] = score
-        return results
-
-
-def _rows_of(
-    logits: NDArray[np.float32], indices: list[int], plan: StepPlan
-) -> NDArray[np.float32]:
-    """The logits of some rows; as they lie, without a copy, when it is all of them."""
-    return logits if len(indices) == len(plan.rows) else logits[indices]
 
 
 def _device_flag(manifest: Manifest) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ from omruntime.device.base import Device, DeviceBuffer, DeviceTensor, Program
 from omruntime.element_type import item_bytes
 from omruntime.errors import BundleError, DeviceError, StillRunningError
 from omruntime.input_arena import InputArena, arena_bytes
-from omruntime.inputs import HostInputs, map_slots, pack_inputs
+from omruntime.inputs import map_slots, pack_places, pack_tokens
 from omruntime.manifest import Manifest, ProgramSpec, TensorSpec
 from omruntime.profiler import StepProfiler
 from omruntime.step import StepPlan
@@ -58,6 +59,8 @@ class GraphExecutor:
         self._programs: list[Program] = []
         self._steps: dict[Bucket, _BoundStep] = {}
         self._outputs: dict[str, DeviceBuffer] = {}
+        # Laid out but for its tokens, where the next step is copied from.
+        self._prepared: StepPlan | None = None
         specs = step_programs(manifest)
         self._inputs = InputArena(device, (b for spec in specs for b in spec.buckets))
         self._outputs = {n: device.alloc(size) for n, size in _output_bytes(specs).items()}
@@ -70,10 +73,24 @@ class GraphExecutor:
             for bucket in spec.buckets:
                 self._bind(program, spec, bucket)
 
-    def run(self, plan: StepPlan) -> NDArray[np.float32]:
+    def prepare(self, plan: StepPlan) -> None:
+        """Lay a step out but for its tokens and new blocks, also while the device runs another.
+
+        So the next `run` has less to do, if it is of this very plan; else it begins anew.
+        """
+        with self._profiler.part("prepare"):
+            pack_places(plan, self._inputs.host_inputs(plan.bucket), self._block_size)
+            self._prepared = plan
+
+    def run(
+        self, plan: StepPlan, meanwhile: Callable[[StepPlan], None] = lambda _plan: None
+    ) -> NDArray[np.float32]:
         """Run one step: copy shared blocks, pack, run, append the new keys and values.
 
         All of it is queued, and waited for once.
+
+        Args:
+            meanwhile: Called with the plan once all is queued, while the device may be at work.
 
         Returns:
             Logits [rows, vocab_size], row i for `plan.rows[i]`; read-only, valid until the next
@@ -84,15 +101,22 @@ class GraphExecutor:
             StillRunningError: And the device goes on with it, so it can take no other step.
         """
         try:
-            return self._run(plan, self._steps[plan.bucket])
-        except DeviceError:
+            logits = self._queue(plan, self._steps[plan.bucket])
+            meanwhile(plan)
+            with self._profiler.part("wait"):
+                self._device.synchronize()
+        except BaseException:
             self._drain()
             raise
+        return logits.astype(np.float32, copy=False)
 
-    def _run(self, plan: StepPlan, step: _BoundStep) -> NDArray[np.float32]:
+    def _queue(self, plan: StepPlan, step: _BoundStep) -> NDArray[Any]:
+        prepared, self._prepared = self._prepared, None
         with self._profiler.part("pack"):
-            pack_inputs(plan, step.host_inputs, self._block_size)
-            slot_mapping = map_slots(plan, self._block_size)
+            inputs = self._inputs.host_inputs(plan.bucket)
+            if plan is not prepared:
+                pack_places(plan, inputs, self._block_size)
+            pack_tokens(plan, inputs)
         with self._profiler.part("copy"):
             self._kv_cache.copy_blocks(plan.block_copies)
             self._inputs.copy_in(plan.bucket)
@@ -100,11 +124,10 @@ class GraphExecutor:
             step.program.run(plan.bucket)
             logits = self._device.copy_out(step.logits_of(len(plan.rows)))
         with self._profiler.part("append"):
+            slot_mapping = map_slots(plan, self._block_size)
             if len(slot_mapping.slots):
                 self._kv_cache.append(step.new_kv, slot_mapping.rows, slot_mapping.slots)
-        with self._profiler.part("wait"):
-            self._device.synchronize()
-        return logits.astype(np.float32, copy=False)
+        return logits
 
     def _drain(self) -> None:
         """Let what a failed step queued end, so that the next one finds nothing in flight.
@@ -162,17 +185,15 @@ class GraphExecutor:
             for t in spec.outputs
         }
         program.bind(bucket, inputs, outputs)
-        host_inputs = self._inputs.host_inputs(bucket)
-        self._steps[bucket] = _BoundStep(program, outputs, host_inputs)
+        self._steps[bucket] = _BoundStep(program, outputs)
 
 
 @dataclass(frozen=True, slots=True)
 class _BoundStep:
-    """One bucket's program, device windows and staging arrays."""
+    """One bucket's program and device windows."""
 
     program: Program
     outputs: Mapping[str, DeviceTensor]
-    host_inputs: HostInputs
 
     @property
     def new_kv(self) -> DeviceTensor:

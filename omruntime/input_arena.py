@@ -1,6 +1,7 @@
 """InputArena: a step's integer inputs side by side, so that one copy brings them to the device.
 
-Owns where each input lies in a bucket. The host's side and the device's are laid out alike.
+Owns where each input lies in a bucket. Both sides are laid out alike. The host has two, used in
+turn: a step is laid out in one while the device may still read the other.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from omruntime.buckets import Bucket
 from omruntime.device.base import Device, DeviceTensor
@@ -30,19 +32,15 @@ class InputArena:
         self._device = device
         sizes = {bucket: arena_bytes(bucket) for bucket in buckets}
         self._buffer = device.alloc(max(sizes.values()))
-        self._host = device.host_array(max(sizes.values()))
-        self._copies = {
-            bucket: (DeviceTensor(self._buffer, 0, (nbytes,), "uint8"), self._host[:nbytes])
+        self._sides = [_HostSide(device.host_array(max(sizes.values())), sizes) for _ in range(2)]
+        self._targets = {
+            bucket: DeviceTensor(self._buffer, 0, (nbytes,), "uint8")
             for bucket, nbytes in sizes.items()
         }
 
     def host_inputs(self, bucket: Bucket) -> HostInputs:
-        """The bucket's inputs as views of the host's side."""
-        views = {}
-        for name, (offset, shape) in _places(bucket).items():
-            end = offset + _nbytes(shape)
-            views[name] = self._host[offset:end].view(_DTYPE).reshape(shape)
-        return HostInputs(**views)
+        """The bucket's inputs as views of the side that the next `copy_in` takes."""
+        return self._sides[0].inputs[bucket]
 
     def device_tensors(self, bucket: Bucket) -> Mapping[str, DeviceTensor]:
         """The bucket's inputs on the device."""
@@ -52,16 +50,36 @@ class InputArena:
         }
 
     def copy_in(self, bucket: Bucket) -> None:
-        """Queue the copy of the bucket's inputs; the host's side must not change before it ran."""
-        self._device.copy_in(*self._copies[bucket])
+        """Queue the copy of the bucket's inputs, and turn to the other side.
+
+        This side must not change before the copy ran, so not more than one may be queued.
+        """
+        self._device.copy_in(self._targets[bucket], self._sides[0].contents[bucket])
+        self._sides.reverse()
 
     def clear(self) -> None:
-        """Make the inputs padding throughout."""
-        self._host.fill(0)
+        """Make the inputs that the next `copy_in` takes padding throughout."""
+        self._sides[0].memory.fill(0)
 
     def close(self) -> None:
         """Give the device memory back."""
         self._device.free(self._buffer)
+
+
+class _HostSide:
+    """One layout of all buckets over the same host memory."""
+
+    def __init__(self, memory: NDArray[np.uint8], sizes: Mapping[Bucket, int]) -> None:
+        self.memory = memory
+        self.contents = {bucket: memory[:nbytes] for bucket, nbytes in sizes.items()}
+        self.inputs = {bucket: _views(memory, bucket) for bucket in sizes}
+
+
+def _views(memory: NDArray[np.uint8], bucket: Bucket) -> HostInputs:
+    views = {}
+    for name, (offset, shape) in _places(bucket).items():
+        views[name] = memory[offset : offset + _nbytes(shape)].view(_DTYPE).reshape(shape)
+    return HostInputs(**views)
 
 
 def arena_bytes(bucket: Bucket) -> int:

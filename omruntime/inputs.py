@@ -49,21 +49,20 @@ class HostInputs:
         }
 
 
-def pack_inputs(plan: StepPlan, inputs: HostInputs, block_size: int) -> None:
-    """Lay one step out in `inputs`, overwriting all of it.
+def pack_places(plan: StepPlan, inputs: HostInputs, block_size: int) -> None:
+    """Lay one step out in `inputs`, overwriting all but the tokens, which need not be known yet.
 
-    Padding tokens of a row are token 0 at the row's last valid position. Rows past the plan's
-    are padding: token 0, past length 0, every block the null block; they attend to their own
-    token alone, so no softmax runs over nothing.
+    Padding tokens of a row stand at the row's last valid position. Rows past the plan's are
+    padding: past length 0, every block the null block; they attend to their own token alone, so
+    no softmax runs over nothing.
     """
-    for array in inputs.named().values():
+    for array in (inputs.positions, inputs.block_tables, inputs.past_lens, inputs.last_index):
         array.fill(0)
     if plan.bucket.tokens == 1:
-        _pack_single_tokens(plan, inputs, block_size)
+        _pack_single_places(plan, inputs, block_size)
         return
     for i, row in enumerate(plan.rows):
         end = row.start + row.num_tokens
-        inputs.input_ids[i, : row.num_tokens] = row.sequence.token_ids[row.start : end]
         inputs.positions[i, : row.num_tokens] = np.arange(row.start, end)
         inputs.positions[i, row.num_tokens :] = end - 1
         num_past_blocks = -(-row.start // block_size)
@@ -72,11 +71,22 @@ def pack_inputs(plan: StepPlan, inputs: HostInputs, block_size: int) -> None:
         inputs.last_index[i] = row.num_tokens - 1
 
 
-def _pack_single_tokens(plan: StepPlan, inputs: HostInputs, block_size: int) -> None:
+def pack_tokens(plan: StepPlan, inputs: HostInputs) -> None:
+    """Fill in the tokens of one step; padding is token 0."""
+    inputs.input_ids.fill(0)
+    if plan.bucket.tokens == 1:
+        token_ids = [row.sequence.token_ids[row.start] for row in plan.rows]
+        inputs.input_ids[: len(plan.rows), 0] = token_ids
+        return
+    for i, row in enumerate(plan.rows):
+        token_ids = row.sequence.token_ids[row.start : row.start + row.num_tokens]
+        inputs.input_ids[i, : row.num_tokens] = token_ids
+
+
+def _pack_single_places(plan: StepPlan, inputs: HostInputs, block_size: int) -> None:
     """A step of one token a row, whose rows are laid out together."""
     num_rows = len(plan.rows)
     starts = [row.start for row in plan.rows]
-    inputs.input_ids[:num_rows, 0] = [row.sequence.token_ids[row.start] for row in plan.rows]
     inputs.positions[:num_rows, 0] = starts
     inputs.past_lens[:num_rows] = starts
     for i, row in enumerate(plan.rows):

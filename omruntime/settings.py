@@ -33,6 +33,9 @@ class EngineSettings:
         itl_target_ms: Wished time between two tokens, for which prefill steps hold back.
         deterministic: One bucket for each phase, so that a request's numbers do not depend on
             who else runs; see `pinned.py` for what that costs.
+        overlap_scheduling: Schedule and lay out the next step while the device works on one,
+            where it is sure what comes next; None does so on devices that work by themselves.
+            Answers and plans are the same.
         check_invariants_every: Steps from one check of the engine's own state to the next; 0
             never checks. A check takes about a microsecond for each block.
         cache_dir: Folder for what is measured on this machine; it may be read-only or missing.
@@ -65,6 +68,7 @@ class EngineSettings:
     ttft_target_ms: int = 1000
     itl_target_ms: int = 100
     deterministic: bool = False
+    overlap_scheduling: bool | None = None
     check_invariants_every: int = 1000
     cache_dir: Path = Path("~/.cache/omserve")
     isolate_device: bool | None = None

@@ -57,6 +57,7 @@ ENGINE_HELP = {
     "ttft_target_ms": "Wished ms to the first token; after about 1 s people turn elsewhere.",
     "itl_target_ms": "Wished ms between tokens; 100 is twice as fast as people read.",
     "deterministic": "Same numbers whatever else runs, by one bucket per phase; much slower.",
+    "overlap_scheduling": "Plan the next step while the device works; unset: for ascend:N, sim:N.",
     "check_invariants_every": "Steps between checks of the engine's own state; 0: never.",
     "cache_dir": "Folder for measured costs; it may be read-only, never the bundle.",
 }

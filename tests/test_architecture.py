@@ -58,9 +58,9 @@ RANKS = (
     {"numpy_rows", "native_rows", "ageing"},
     {"outputs", "sampler", "inputs", "row_choice", "step_blocks", "invariants"}
     | {"kv_cache", "memory_budget", "engine_state"},
-    {"admission", "phase_policy", "input_arena"},
+    {"admission", "phase_policy", "input_arena", "row_results"},
     {"lifecycle"},
-    {"entrance"},
+    {"entrance", "foresight"},
     {"scheduler", "executor", "token_stream"},
     {"step_deltas"},
     {"engine"},

@@ -6,8 +6,24 @@ business.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from omruntime.buckets import Bucket, Phase
 from omruntime.costs.cost_table import CostTable
+
+
+@dataclass(frozen=True, slots=True)
+class BucketChoice:
+    """What a step would run in; nothing is remembered before `Switching.settle`.
+
+    Attributes:
+        cheapest_s: Predicted seconds of the cheapest bucket, which need not be the chosen one.
+        lost_s: What staying in the last bucket will have cost by then.
+    """
+
+    bucket: Bucket
+    cheapest_s: float
+    lost_s: float
 
 
 class Switching:
@@ -23,22 +39,27 @@ class Switching:
         self._last: dict[Phase, Bucket] = {}
         self._lost_s: dict[Phase, float] = dict.fromkeys(Phase, 0.0)
 
-    def settle(self, cheapest: Bucket, last_covers: bool) -> Bucket:
-        """The bucket that a step runs.
+    def choose(self, cheapest: Bucket, last_covers: bool) -> BucketChoice:
+        """The bucket that a step should run.
 
         Args:
             cheapest: The choice of `BucketTable.pick`.
             last_covers: Whether the last bucket of the phase covers the step as well.
         """
         phase, last = cheapest.phase, self.last(cheapest.phase)
-        if last is not None and last_covers and last != cheapest:
-            lost_s = self._costs.seconds(last) - self._costs.seconds(cheapest)
-            self._lost_s[phase] += max(0.0, lost_s)
-            if self._lost_s[phase] < self._costs.switch_s:
-                return last
-        if last != cheapest:
-            self._last[phase], self._lost_s[phase] = cheapest, 0.0
-        return cheapest
+        cheapest_s, lost_s = self._costs.seconds(cheapest), self._lost_s[phase]
+        if last == cheapest:
+            return BucketChoice(cheapest, cheapest_s, lost_s)
+        if last is not None and last_covers:
+            lost_s += max(0.0, self._costs.seconds(last) - cheapest_s)
+            if lost_s < self._costs.switch_s:
+                return BucketChoice(last, cheapest_s, lost_s)
+        return BucketChoice(cheapest, cheapest_s, 0.0)
+
+    def settle(self, choice: BucketChoice) -> None:
+        """A step runs in the bucket that was chosen."""
+        phase = choice.bucket.phase
+        self._last[phase], self._lost_s[phase] = choice.bucket, choice.lost_s
 
     def last(self, phase: Phase) -> Bucket | None:
         """The bucket of the phase's last step."""

@@ -122,6 +122,15 @@ class Device(Protocol):
         """
         ...
 
+    @property
+    def runs_asynchronously(self) -> bool:
+        """Whether `run` and the copies return before they are done, and need no core of the host.
+
+        If so, the next step is prepared between them and `synchronize`; else that would gain
+        nothing.
+        """
+        ...
+
     def alloc(self, nbytes: int) -> DeviceBuffer:
         """Reserve `nbytes` (above 0) until `free`; the content is undefined.
 

@@ -149,6 +149,11 @@ class FaultyDevice:
         """See `Device.prepares_buckets`."""
         return self._device.prepares_buckets
 
+    @property
+    def runs_asynchronously(self) -> bool:
+        """See `Device.runs_asynchronously`."""
+        return self._device.runs_asynchronously
+
     def alloc(self, nbytes: int) -> DeviceBuffer:
         """See `Device.alloc`."""
         self._num_allocs += 1

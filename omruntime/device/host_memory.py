@@ -42,6 +42,7 @@ class HostMemoryDevice:
     soc = "cpu"
     alignment = 1
     prepares_buckets: bool
+    runs_asynchronously = False
 
     def __init__(self, num_threads: int = 0) -> None:
         self.num_threads = num_threads or len(os.sched_getaffinity(0))

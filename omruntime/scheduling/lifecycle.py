@@ -28,6 +28,8 @@ class Lifecycle:
         live, running: By request id. `running` is in turn for decode steps: those served go to
             the end when not all can be.
         now: Seconds of `time.monotonic`, set by the scheduler before each step.
+        num_changes: While it stays the same, the same sequences run, and nobody but the steps'
+            own rows has got or lost a block.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Lifecycle:
         self.lengths = OutputLengths()
         self.shared_prefill = SharedPrefill(block_size)
         self.now = 0.0
+        self.num_changes = 0
         self._expiry = Expiry()
         self._num_arrivals = 0
         self.num_preemptions = 0
@@ -70,6 +73,7 @@ class Lifecycle:
 
     def admit(self, sequence: Sequence, reuse: Reuse) -> None:
         """A waiting sequence begins to run over what it reuses."""
+        self.num_changes += 1
         self.waiting.remove(sequence)
         self._pool.retain(reuse.block_ids)
         sequence.status = SequenceStatus.RUNNING
@@ -84,6 +88,7 @@ class Lifecycle:
 
     def preempt(self, sequence: Sequence) -> None:
         """Take a sequence's blocks; its tokens stay and are computed again after admission."""
+        self.num_changes += 1
         del self.running[sequence.request_id]
         self._drop_blocks(sequence)
         sequence.status = SequenceStatus.WAITING
@@ -93,6 +98,7 @@ class Lifecycle:
 
     def finish(self, sequence: Sequence, reason: FinishReason) -> None:
         """End a live sequence, whatever its state."""
+        self.num_changes += 1
         del self.live[sequence.request_id]
         if sequence.status is SequenceStatus.RUNNING:
             del self.running[sequence.request_id]
@@ -141,6 +147,7 @@ class Lifecycle:
         Between two steps. Counts are taken anew from the block tables of the others, and the
         prefix cache is emptied, as it may name what was overwritten.
         """
+        self.num_changes += 1
         broken = invariants.suspects(self.running.values(), self._pool, self._block_size)
         if self._cache is not None:
             self._cache.flush()

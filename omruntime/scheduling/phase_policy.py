@@ -135,6 +135,8 @@ class PhasePolicy:
             self._debt_s = self._debt_s + seconds if any(True for _ in ready) else 0.0
             return
         self._num_decoded_since += num_rows
+        if not self._debt_s:
+            return
         # A step slower than the target makes up for its own time at least, so debts end.
         self._debt_s -= max(self._itl_target_s(ready) - seconds, seconds)
         self._debt_s = max(0.0, self._debt_s)

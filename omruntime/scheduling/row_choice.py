@@ -12,7 +12,7 @@ from collections.abc import Sequence as Rows
 
 from omruntime.buckets import Bucket, BucketTable, Phase
 from omruntime.costs.cost_table import CostTable
-from omruntime.costs.switching import Switching
+from omruntime.costs.switching import BucketChoice, Switching
 from omruntime.sequence import Sequence
 from omruntime.step import RowPlan
 
@@ -77,13 +77,17 @@ class RowChooser:
         """The cheapest bucket of a step with these rows; None when no bucket takes them all."""
         return self._table.pick(phase, *self._size(rows), cost=self._costs.seconds)
 
-    def settle(self, phase: Phase, rows: Rows[RowPlan]) -> Bucket:
-        """The bucket that a step with these rows runs; see `Switching`."""
+    def choose_bucket(self, phase: Phase, rows: Rows[RowPlan]) -> BucketChoice:
+        """The bucket that a step with these rows should run; see `Switching`."""
         cheapest = self.pick(phase, rows)
         assert cheapest is not None, "rows were chosen that no bucket takes"
         last = self._switching.last(phase)
         covers = last is not None and last.covers(*self._size(rows))
-        return self._switching.settle(cheapest, covers)
+        return self._switching.choose(cheapest, covers)
+
+    def settle(self, choice: BucketChoice) -> None:
+        """A step runs in the bucket that was chosen."""
+        self._switching.settle(choice)
 
     def seconds(self, phase: Phase, rows: Rows[RowPlan]) -> float:
         """The predicted time of a step with these rows; infinite when no bucket takes them."""
@@ -96,7 +100,10 @@ class RowChooser:
         Fewer, if that gives more tokens a second by measurement: nine rows may be faster eight
         at a time, in turn, than in a bucket for sixteen.
         """
-        rows = [make_row(sequence, 1) for sequence in ready[: self.max_decode_rows]]
+        return self.fastest([make_row(sequence, 1) for sequence in ready[: self.max_decode_rows]])
+
+    def fastest(self, rows: list[RowPlan]) -> list[RowPlan]:
+        """The first of these decode rows, as many as give the most tokens a second."""
         while self.pick(Phase.DECODE, rows) is None:
             rows.pop()
             assert rows, "no bucket takes one decode row; see BucketTable.require_cover"

@@ -17,11 +17,13 @@ from omruntime.blocks.prefix_cache import PrefixCache
 from omruntime.blocks.step_blocks import StepBlocks
 from omruntime.buckets import Bucket, BucketTable, Phase
 from omruntime.costs.cost_table import CostTable
+from omruntime.costs.switching import BucketChoice
 from omruntime.limits import EngineLimits
 from omruntime.scheduling.admission import Admission
 from omruntime.scheduling.ageing import Ageing
 from omruntime.scheduling.entrance import Entrance
 from omruntime.scheduling.finish import finish_reason
+from omruntime.scheduling.foresight import ForeseenStep, Foresight
 from omruntime.scheduling.lifecycle import Lifecycle
 from omruntime.scheduling.phase_policy import ChoosePhase, PhasePolicy, Targets, choose_phase
 from omruntime.scheduling.pinned import pin_buckets
@@ -83,6 +85,7 @@ class Scheduler:
         self._admission = Admission(pool, cache, self._chooser, lengths, limits.max_model_len)
         self._entrance = Entrance(self._lifecycle, self._admission, pool, limits.max_num_seqs)
         self._blocks = StepBlocks(pool, cache, table.block_size)
+        self._foresight = Foresight(self._lifecycle, self._chooser, pool)
         self._in_flight: StepPlan | None = None
 
     @property
@@ -150,6 +153,9 @@ class Scheduler:
         self._lifecycle.now = now
         self._ageing.apply(now)
         self._entrance.admit_waiting()
+        foreseen = self._foresight.take()
+        if foreseen is not None:
+            return self._run_foreseen(foreseen)
         while self._running:
             ready = [s for s in self._running.values() if self._chooser.is_ready(s)]
             unready = [s for s in self._running.values() if not self._chooser.is_ready(s)]
@@ -161,10 +167,23 @@ class Scheduler:
                 rows = self._decode_rows(ready, unready)
             # No rows: those chosen were preempted, so the next round has fewer to serve.
             if rows:
-                self._in_flight = self._make_plan(phase, rows, ready)
-                return self._in_flight
+                return self._make_plan(phase, rows, ready)
         assert not self._waiting, "nothing runs although something waits"
         return None
+
+    def foresee(self, plan: StepPlan) -> StepPlan | None:
+        """The plan that the next `schedule` gives, itself, if nothing changes until then.
+
+        To be asked while the device works on `plan`; changes nothing, so that the plans are
+        the same without it. What changes a plan: whoever is admitted, preempted or finished,
+        which `schedule` notices, and costs, which must stay the same until then.
+
+        Returns:
+            A plan without the tokens to compute, as those are being sampled, and without the
+            blocks that it begins; None when the next step is better planned in its turn.
+        """
+        assert plan is self._in_flight, "this is not the plan in flight"
+        return self._foresight.look(plan)
 
     def update(self, plan: StepPlan, results: Rows[RowResult]) -> list[Sequence]:
         """Take over what a step computed; `results` has one for each row of the plan.
@@ -290,12 +309,25 @@ class Scheduler:
         return rows
 
     def _make_plan(self, phase: Phase, rows: list[RowPlan], ready: list[Sequence]) -> StepPlan:
-        runs_in = bucket_phase(phase, rows)
-        bucket = self._chooser.settle(runs_in, rows)
-        self._policy.ran(phase, len(rows), self._chooser.seconds(runs_in, rows), ready)
-        for row in rows:
+        choice = self._chooser.choose_bucket(bucket_phase(phase, rows), rows)
+        plan = StepPlan(choice.bucket, tuple(rows), self._blocks.provide(rows))
+        self._begin(plan, phase, choice, ready)
+        return plan
+
+    def _run_foreseen(self, foreseen: ForeseenStep) -> StepPlan:
+        self._blocks.provide(foreseen.growing)
+        ready = [row.sequence for row in foreseen.plan.rows]
+        self._begin(foreseen.plan, Phase.DECODE, foreseen.choice, ready)
+        return foreseen.plan
+
+    def _begin(
+        self, plan: StepPlan, phase: Phase, choice: BucketChoice, ready: list[Sequence]
+    ) -> None:
+        self._chooser.settle(choice)
+        self._policy.ran(phase, len(plan.rows), choice.cheapest_s, ready)
+        for row in plan.rows:
             row.sequence.idle_since = self._lifecycle.now
-        return StepPlan(bucket, tuple(rows), self._blocks.provide(rows))
+        self._in_flight = plan
 
     def _take_over(self, row: RowPlan, result: RowResult) -> FinishReason | None:
         """Advance one sequence by its row; why it ends, if it does."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from omruntime.buckets import Bucket, Phase
-from omruntime.inputs import HostInputs, map_slots, pack_inputs
+from omruntime.inputs import HostInputs, map_slots, pack_places, pack_tokens
 from omruntime.sampling_params import SamplingParams
 from omruntime.sequence import Request, Sequence
 from omruntime.step import RowPlan, StepPlan
@@ -22,7 +22,8 @@ def row(token_ids: list[int], block_table: list[int], start: int, num_tokens: in
 
 
 def pack(plan: StepPlan, inputs: HostInputs) -> HostInputs:
-    pack_inputs(plan, inputs, BLOCK_SIZE)
+    pack_places(plan, inputs, BLOCK_SIZE)
+    pack_tokens(plan, inputs)
     return inputs
 
 

@@ -139,6 +139,11 @@ MUTATIONS = {
         "victim = max(self._running.values(), key=_rank)",
         "victim = min(self._running.values(), key=_rank)",
     ),
+    "next step kept although somebody left": (
+        "scheduling.foresight",
+        "self._num_changes == self._lifecycle.num_changes",
+        "True",
+    ),
     "scored row given a block to write to": (
         "blocks.step_blocks",
         "return (row for row in rows if not row.is_computed)",

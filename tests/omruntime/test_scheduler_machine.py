@@ -2,7 +2,8 @@
 
 A simulated KV pool remembers which token history was written to every slot. Each step checks
 that a row's past is exactly its own history, whatever was shared, copied, evicted or computed
-again. `test_mutations.py` proves that the machine notices when a rule is broken.
+again. Now and then a second scheduler, which never looks ahead, must plan the same.
+`test_mutations.py` proves that the machine notices when a rule is broken.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import os
 import random
 from collections import deque
+from collections.abc import Sequence as Rows
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -50,6 +53,8 @@ from omruntime.step import (
 EOS, STOP = 8, 9
 MAX_MODEL_LEN = 20
 POISON = -1
+# Of the processes; a second scheduler takes time.
+TWIN_SHARE = 0.1
 
 
 class SimulatedKV:
@@ -99,6 +104,51 @@ def make_table(block_size: int, prefill: list[tuple[int, int]], max_rows: int) -
     )
 
 
+class TwinScheduler(Scheduler):
+    """Asks a twin the same, but never to look ahead, and expects the same plans of it."""
+
+    def __init__(self, twin: Scheduler, *args: Any) -> None:
+        super().__init__(*args)
+        self._twin = twin
+        self._twins_plan: StepPlan | None = None
+
+    def add(self, request: Request, submitted_at: float = 0.0) -> Sequence:
+        sequence = super().add(request, submitted_at)
+        self._twin.add(request, submitted_at)
+        return sequence
+
+    def schedule(self, now: float = 0.0) -> StepPlan | None:
+        plan, self._twins_plan = super().schedule(now), self._twin.schedule(now)
+        assert self.told(plan) == self.told(self._twins_plan), "looking ahead changed a plan"
+        return plan
+
+    def update(self, plan: StepPlan, results: Rows[RowResult]) -> list[Sequence]:
+        assert self._twins_plan is not None
+        self._twin.update(self._twins_plan, results)
+        return super().update(plan, results)
+
+    def fail(self, plan: StepPlan) -> list[Sequence]:
+        assert self._twins_plan is not None
+        self._twin.fail(self._twins_plan)
+        return super().fail(plan)
+
+    def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> Sequence | None:
+        self._twin.abort(request_id, reason)
+        return super().abort(request_id, reason)
+
+    def expire(self, now: float) -> list[Sequence]:
+        self._twin.expire(now)
+        return super().expire(now)
+
+    def told(self, plan: StepPlan | None) -> object:
+        """All that a plan says, and what it may have changed."""
+        if plan is None:
+            return None
+        rows = [(replace(row, sequence=None), row.sequence) for row in plan.rows]  # type: ignore[arg-type]
+        told = [(row, s.request_id, s.block_table, s.urgency, s.idle_since) for row, s in rows]
+        return plan.bucket, plan.block_copies, told
+
+
 class SchedulerMachine(RuleBasedStateMachine):
     """Arrivals, steps, failures, aborts and flushes in any order."""
 
@@ -139,20 +189,29 @@ class SchedulerMachine(RuleBasedStateMachine):
     def begin(self) -> None:
         """What a process has when it starts: an empty pool, and nothing in it."""
         self.kv = SimulatedKV(self.table.block_size)
-        self.pool = BlockPool(self.limits.num_blocks)
-        self.cache: PrefixCache | None = None
-        if self.cache_kind != "none":
-            weak = self.cache_kind == "weak"
-            digest = (lambda data: sha256_digest(data)[:1]) if weak else sha256_digest
-            self.cache = PrefixCache(self.pool, self.table.block_size, "model", digest)
-        self.scheduler = Scheduler(
-            self.limits, self.table, self.pool, self.cache, [EOS], self.scheduler_options
-        )
+        self.pool, self.cache = self.empty_pool()
+        self.caches = [self.cache]
+        parts = (self.limits, self.table, self.pool, self.cache, [EOS], self.scheduler_options)
+        if self.random.random() < TWIN_SHARE:
+            pool, cache = self.empty_pool()
+            self.caches.append(cache)
+            twin = Scheduler(self.limits, self.table, pool, cache, [EOS], self.scheduler_options)
+            self.scheduler: Scheduler = TwinScheduler(twin, *parts)
+        else:
+            self.scheduler = Scheduler(*parts)
         self.live: dict[str, Sequence] = {}
         self.answers: dict[str, list[int]] = {}
         self.scored: dict[str, list[int]] = {}
         self.admitted: set[str] = set()
         self.recent: deque[tuple[str, list[int]]] = deque(maxlen=6)
+
+    def empty_pool(self) -> tuple[BlockPool, PrefixCache | None]:
+        pool = BlockPool(self.limits.num_blocks)
+        if self.cache_kind == "none":
+            return pool, None
+        weak = self.cache_kind == "weak"
+        digest = (lambda data: sha256_digest(data)[:1]) if weak else sha256_digest
+        return pool, PrefixCache(pool, self.table.block_size, "model", digest)
 
     def options(self, table: BucketTable, costs: str) -> SchedulerOptions:
         """Costs of any size, so that no rule leans on what is usually cheap."""
@@ -297,8 +356,10 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule()
     def flush(self) -> None:
-        if self.cache is not None and self.random.random() < 0.3:
-            self.cache.flush()
+        if self.random.random() < 0.3:
+            for cache in self.caches:
+                if cache is not None:
+                    cache.flush()
 
     @invariant()
     def holds_together(self) -> None:
@@ -402,6 +463,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         num_tokens = max(row.num_tokens for row in plan.rows)
         past_blocks = -(-max(row.start for row in plan.rows) // self.kv.block_size)
         assert plan.bucket.covers(len(plan.rows), num_tokens, past_blocks)
+        self.scheduler.foresee(plan)
         return plan
 
     def execute(self, plan: StepPlan) -> None:

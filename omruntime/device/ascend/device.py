@@ -39,6 +39,7 @@ class AscendDevice(Chip):
     """One chip and the programs on it."""
 
     prepares_buckets = True
+    runs_asynchronously = True
 
     def __init__(
         self,
