@@ -4,6 +4,9 @@ Two devices that take no time of their own are put under the engine. The instant
 nothing, so that what remains is the engine's work; the other is the Ascend device over the
 simulated acl with zero delays, whose `launch`, `copy` and `append` are the calls that the host
 makes and whose `wait` is the simulator running the toy program.
+
+A third one is busy for a while with every step and needs no core for it. How long it is idle
+between two, with and without `--overlap-scheduling`, comes last: two engines by turns.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import median
@@ -37,7 +41,7 @@ from omruntime.sequence import Request
 from omruntime.settings import EngineSettings
 from tests.omruntime.token_major_toy import write_token_major_toy
 
-ROWS = (1, 32)
+ROWS = (1, 8, 32)
 VOCAB_SIZE = 49152
 PAST_BLOCKS = 160
 BUCKETS = (
@@ -47,6 +51,8 @@ BUCKETS = (
 PROMPT_TOKENS = 32
 PARTS = ("schedule", "pack", "copy", "launch", "append", "wait", "sample", "update")
 BUDGET_MS = {1: 0.3, 32: 1.5}
+# Steps of one engine before it is the other's turn: noise that lasts longer meets both.
+TURN_STEPS = 10
 GREEDY = SamplingParams(
     temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, repetition_penalty=1.0, seed=0,
     max_new_tokens=500, ignore_eos=True,
@@ -146,11 +152,56 @@ class InstantDevice:
         """See `Device.close`."""
 
 
+class BusyProgram(InstantProgram):
+    """Keeps its device busy."""
+
+    def __init__(self, device: BusyDevice) -> None:
+        self._device = device
+
+    def run(self, bucket: Bucket) -> None:
+        """See `Program.run`."""
+        self._device.launch()
+
+
+class BusyDevice(InstantDevice):
+    """Works on each step for a fixed time, without the host.
+
+    Attributes:
+        idle_s: Seconds from the end of each wait to the next launch.
+    """
+
+    name = "busy"
+    runs_asynchronously = True
+
+    def __init__(self, soc: str, work_s: float) -> None:
+        super().__init__(soc)
+        self.idle_s: list[float] = []
+        self._work_s = work_s
+        self._done_at = self._waited_at = 0.0
+
+    def load_program(self, spec: ProgramSpec, bundle: Path) -> Program:
+        """See `Device.load_program`."""
+        return BusyProgram(self)
+
+    def launch(self) -> None:
+        """Begin a step."""
+        now = perf_counter()
+        self.idle_s.append(now - self._waited_at)
+        self._done_at = now + self._work_s
+
+    def synchronize(self) -> None:
+        """See `Device.synchronize`."""
+        time.sleep(max(0.0, self._done_at - perf_counter()))
+        self._waited_at = perf_counter()
+
+
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="bench.host_overhead", description=__doc__)
     parser.add_argument("--steps", type=int, default=300, help="decode steps (default 300)")
-    steps = parser.parse_args().steps
+    parser.add_argument("--work-ms", type=float, default=3.0, help="of the busy device (default 3)")
+    arguments = parser.parse_args()
+    steps = arguments.steps
     with tempfile.TemporaryDirectory() as folder:
         num_blocks = max(ROWS) * PAST_BLOCKS + 1
         bundle = write_token_major_toy(
@@ -161,12 +212,52 @@ def main() -> int:
         for rows in ROWS:
             for device in (InstantDevice("Ascend310P3"), open_device("sim:0")):
                 _say(_line(device, bundle, rows, steps))
-            _say(f"  (budget of a step on the instant device at {rows} rows: {BUDGET_MS[rows]} ms)")
+            if rows in BUDGET_MS:
+                _say(f"  (budget of a step on the instant device: {BUDGET_MS[rows]} ms)")
+        _say(f"idle between two steps of {arguments.work_ms:g} ms, medians in ms")
+        _say(f"{'rows':<8}{'one by one':>12}{'overlapped':>12}{'ratio':>8}")
+        for rows in ROWS:
+            _say(_idle_line(bundle, rows, steps, arguments.work_ms / 1e3))
     return 0
 
 
 def _line(device: Device, bundle: Path, rows: int, steps: int) -> str:
-    engine = Engine(device, bundle, EngineSettings(max_num_seqs=rows))
+    engine = _decoding(device, bundle, EngineSettings(max_num_seqs=rows))
+    samples = [_timed_step(engine) for _ in range(steps)]
+    engine.abort_all()
+    name = f"{device.name} x{rows}"
+    engine.close()
+    medians = [median(sample.get(part, 0.0) for sample in samples) for part in (*PARTS, "step")]
+    return f"{name:<16}" + "".join(f"{seconds * 1e3:>10.3f}" for seconds in medians)
+
+
+def _idle_line(bundle: Path, rows: int, steps: int, work_s: float) -> str:
+    idle_s: dict[bool, list[float]] = {False: [], True: []}
+    devices = {overlaps: BusyDevice("Ascend310P3", work_s) for overlaps in idle_s}
+    engines = {
+        overlaps: _decoding(
+            device, bundle, EngineSettings(max_num_seqs=rows, overlap_scheduling=overlaps)
+        )
+        for overlaps, device in devices.items()
+    }
+    for _ in range(steps // TURN_STEPS):
+        for overlaps, engine in engines.items():
+            for _ in range(TURN_STEPS):
+                engine.step()
+            # The first one waited for the other engine.
+            idle_s[overlaps] += devices[overlaps].idle_s[1 - TURN_STEPS :]
+    for engine in engines.values():
+        engine.abort_all()
+        engine.close()
+    before, after = (median(idle_s[overlaps]) * 1e3 for overlaps in (False, True))
+    return f"{rows:<8}{before:>12.3f}{after:>12.3f}{after / before:>8.2f}"
+
+
+def _decoding(device: Device, bundle: Path, settings: EngineSettings) -> Engine:
+    """An engine with as many answers under way as it runs at once."""
+    rows = settings.max_num_seqs
+    assert rows is not None
+    engine = Engine(device, bundle, settings)
     engine.warm_up(lambda index, count, bucket: None)
     for i in range(rows):
         prompt = tuple((7 * i + j) % 50 + 1 for j in range(PROMPT_TOKENS))
@@ -175,12 +266,7 @@ def _line(device: Device, bundle: Path, rows: int, steps: int) -> str:
         engine.step()
     for _ in range(20):
         engine.step()
-    samples = [_timed_step(engine) for _ in range(steps)]
-    engine.abort_all()
-    name = f"{device.name} x{rows}"
-    engine.close()
-    medians = [median(sample.get(part, 0.0) for sample in samples) for part in (*PARTS, "step")]
-    return f"{name:<16}" + "".join(f"{seconds * 1e3:>10.3f}" for seconds in medians)
+    return engine
 
 
 def _timed_step(engine: Engine) -> dict[str, float]:

@@ -157,8 +157,10 @@ class Scheduler:
         if foreseen is not None:
             return self._run_foreseen(foreseen)
         while self._running:
-            ready = [s for s in self._running.values() if self._chooser.is_ready(s)]
-            unready = [s for s in self._running.values() if not self._chooser.is_ready(s)]
+            ready: list[Sequence] = []
+            unready: list[Sequence] = []
+            for sequence in self._running.values():
+                (ready if self._chooser.is_ready(sequence) else unready).append(sequence)
             unready.sort(key=_rank)
             phase = self._policy.next_phase(ready, unready, now)
             if phase is Phase.PREFILL:
