@@ -18,7 +18,7 @@ from omruntime.outputs import EngineCounters, EngineLoad, TokenDelta
 from omruntime.sequence import Request
 from omruntime.settings import EngineSettings
 from omruntime.token_stream import merge
-from tests.omruntime.test_engine import GREEDY, FailingDevice, prompts
+from tests.omruntime.test_engine import GREEDY, FailingDevice, open_engine, prompts
 from tests.omruntime.token_major_toy import write_token_major_toy
 from tests.omruntime.toy_model import toy_answer
 
@@ -74,13 +74,20 @@ def run(engine: Engine) -> dict[str, TokenDelta]:
 
 
 @pytest.mark.parametrize("failing_run", [None, 30])
-def test_the_device_is_given_the_same(toy_bundle: Path, failing_run: int | None) -> None:
+def test_the_device_is_given_the_same(
+    toy_bundle: Path, tmp_path: Path, failing_run: int | None
+) -> None:
     """With answers that outgrow the pool, one that is given up, and a step that fails."""
 
     def given(overlaps: bool) -> tuple[list[Any], EngineCounters, EngineLoad, list[Any]]:
         device = RecordingDevice(set() if failing_run is None else {failing_run})
         settings = EngineSettings(
-            num_blocks=30, max_num_seqs=4, ttft_target_ms=PATIENT_MS, overlap_scheduling=overlaps
+            num_blocks=30,
+            max_num_seqs=4,
+            ttft_target_ms=PATIENT_MS,
+            overlap_scheduling=overlaps,
+            # No costs that other tests measured: live steps would correct them.
+            cache_dir=tmp_path,
         )
         engine = Engine(device, toy_bundle, settings)
         answers = run(engine)
@@ -122,3 +129,19 @@ def test_on_a_card_it_can_be_switched_off(tmp_path: Path) -> None:
         engine.step()
     assert not has_prepared(engine)
     engine.close()
+
+
+def test_what_a_step_took_counts_once_the_next_one_runs(toy_bundle: Path, tmp_path: Path) -> None:
+    """So that no cost changes between a look ahead and the step that was foreseen."""
+    with open_engine(toy_bundle, cache_dir=tmp_path) as engine:
+        engine.warm_up(lambda index, count, bucket: None)
+        engine.add(Request("r", (3, 4), GREEDY))
+
+        def predicted() -> list[float]:
+            return [report.predicted_s for report in engine.inspect().buckets]
+
+        known = predicted()
+        engine.step()
+        assert predicted() == known
+        engine.step()
+        assert predicted() != known
