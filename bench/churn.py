@@ -37,6 +37,8 @@ SETTINGS = EngineSettings(
     num_blocks=97,
     max_queued_requests=40,
     check_invariants_every=100,
+    # As on a card: more is under way at once.
+    overlap_scheduling=True,
 )
 
 
