@@ -26,6 +26,12 @@ _TOO_MANY = (
 )
 
 
+_TWO_LENGTHS = (
+    "the request has both content-length and transfer-encoding, so that a proxy may see its end "
+    "elsewhere; send one"
+)
+
+
 class BodyLimit:
     """ASGI middleware; a body that announces its size is refused before its first byte."""
 
@@ -37,12 +43,15 @@ class BodyLimit:
         self._read_timeout_s = read_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer 413."""
+        """Pass a request on, or answer 413, or 400 to one whose end is not clear."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if _has_two_lengths(scope):
+            await self._refuse(400, _TWO_LENGTHS, scope, receive, send)
+            return
         if _announced_bytes(scope) > self._max_bytes:
-            await self._refuse(scope, receive, send)
+            await self._refuse(413, self._message(), scope, receive, send)
             return
         num_bytes = num_values = 0
         deadline: float | None = asyncio.get_running_loop().time() + self._read_timeout_s
@@ -72,12 +81,20 @@ class BodyLimit:
             message = f"the body took longer than {self._read_timeout_s:g} s; send it faster"
             raise HTTPException(408, message, {"Connection": "close"}) from None
 
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = error_body(413, self._message())
-        await JSONResponse(body, 413, {"Connection": "close"})(scope, receive, send)
+    async def _refuse(
+        self, status: int, message: str, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        response = JSONResponse(error_body(status, message), status, {"Connection": "close"})
+        await response(scope, receive, send)
 
     def _message(self) -> str:
         return f"the body is larger than {self._max_bytes:,} bytes; send less at once"
+
+
+def _has_two_lengths(scope: Scope) -> bool:
+    """Whether the body's end is told in two ways, of which the parser takes one."""
+    names = {name for name, _ in scope["headers"]}
+    return {b"content-length", b"transfer-encoding"} <= names
 
 
 def _announced_bytes(scope: Scope) -> int:

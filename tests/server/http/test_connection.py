@@ -275,6 +275,18 @@ def test_a_body_in_a_great_many_chunks_is_refused(num_chunks: int) -> None:
         assert b"the body has more than 16,384 chunks; send it in larger ones" in reply
 
 
+def test_a_body_with_two_lengths_is_refused_and_nothing_behind_it_is_read() -> None:
+    """A proxy that goes by the other one would take the rest for another client's request."""
+    head = (*POST, "Content-Length: 5", "Transfer-Encoding: chunked", "", "")
+    behind = b"0\r\n\r\nGET /version HTTP/1.1\r\nHost: x\r\n\r\n"
+    with FakeServer(settings_of(http_port=0)) as server, connected(server.http_port, *head) as link:
+        link.sendall(behind)
+        reply = until_closed(link)
+    assert reply.startswith(b"HTTP/1.1 400 ")
+    assert b"both content-length and transfer-encoding" in reply
+    assert reply.count(b"HTTP/1.1 ") == 1
+
+
 def test_chunks_count_for_each_body() -> None:
     half = MAX_CHUNKS // 2 + 1
     body = b'e\r\n{"prompt":"x"}\r\n' + b"1\r\n \r\n" * half + b"0\r\n\r\n"
