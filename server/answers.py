@@ -6,7 +6,7 @@ accepted, an error before that, and one log line at the end.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -83,18 +83,24 @@ async def final_deltas(deltas: AsyncIterable[TextDelta]) -> AsyncGenerator[TextD
     async for delta in deltas:
         parts.setdefault(delta.index, []).append(delta)
         if delta.finish_reason is not None:
-            yield _joined(parts.pop(delta.index))
+            yield joined(parts.pop(delta.index))
 
 
 def join_deltas(deltas: Iterable[TextDelta]) -> tuple[TextDelta, ...]:
     """Each answer as one delta that holds all of it, by index."""
+    return tuple(map(joined, sort_deltas(deltas)))
+
+
+def sort_deltas(deltas: Iterable[TextDelta]) -> tuple[list[TextDelta], ...]:
+    """The deltas of each answer, by index."""
     by_index: dict[int, list[TextDelta]] = {}
     for delta in deltas:
         by_index.setdefault(delta.index, []).append(delta)
-    return tuple(_joined(by_index[index]) for index in sorted(by_index))
+    return tuple(by_index[index] for index in sorted(by_index))
 
 
-def _joined(parts: list[TextDelta]) -> TextDelta:
+def joined(parts: Sequence[TextDelta]) -> TextDelta:
+    """One answer's deltas as one."""
     return replace(
         parts[-1],
         text="".join(part.text for part in parts),

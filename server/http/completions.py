@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from server.all_or_error import all_or_error
-from server.answers import join_deltas
+from server.answers import joined, sort_deltas
 from server.field_names import named_as
 from server.http.answers import (
     CompletionLogprobs,
@@ -83,13 +83,14 @@ class _Call:
 
     async def whole(self) -> dict[str, object]:
         """The whole reply."""
-        answers = await self._all_answers()
-        choices = [
-            await self._choice(number, replace(answer, prompt_logprobs=group[0].prompt_logprobs))
-            for number, group in enumerate(answers)
-            for answer in group
-        ]
-        usages = [a.usage for group in answers for a in group if a.usage is not None]
+        groups = await self._all_answers()
+        choices = []
+        for number, group in enumerate(groups):
+            prompt = joined(group[0]).prompt_logprobs
+            for pieces in group:
+                answer = replace(joined(pieces), prompt_logprobs=prompt)
+                choices.append(await self._choice(number, answer, _End(), pieces))
+        usages = [d.usage for group in groups for a in group for d in a if d.usage is not None]
         usage = usage_of(usages, len(self._prompts))
         return self._frame | {"choices": choices, "usage": usage}
 
@@ -105,20 +106,23 @@ class _Call:
             has_more = delta.text or delta.logprobs or delta.finish_reason is not None
             is_echo_due = self._body.echo and not end.is_echoed
             if is_echo_due or self._scores(delta) or has_more:
-                yield frame | {"choices": [await self._choice(number, delta, end)]}
+                yield frame | {"choices": [await self._choice(number, delta, end, (delta,))]}
             if delta.usage is not None:
                 usages.setdefault(number, []).append(delta.usage)
         if wants_usage:
             found = [usage for number in sorted(usages) for usage in usages[number]]
             yield frame | {"choices": [], "usage": usage_of(found, len(self._prompts))}
 
-    async def _all_answers(self) -> list[tuple[TextDelta, ...]]:
-        """Of every prompt; the first refusal ends the others, since nobody will read them."""
+    async def _all_answers(self) -> list[tuple[list[TextDelta], ...]]:
+        """The deltas of every prompt's answers.
+
+        The first refusal ends the other prompts, since nobody will read them.
+        """
         return await all_or_error(self._answers(request) for request in self._requests)
 
-    async def _answers(self, request: TextRequest) -> tuple[TextDelta, ...]:
+    async def _answers(self, request: TextRequest) -> tuple[list[TextDelta], ...]:
         async with self._gateway.deltas(request) as deltas:
-            return join_deltas([delta async for delta in deltas])
+            return sort_deltas([delta async for delta in deltas])
 
     async def _merged(self) -> AsyncIterator[tuple[int, TextDelta]]:
         """The deltas of all prompts as they come."""
@@ -156,18 +160,23 @@ class _Call:
         return delta.prompt_logprobs if is_shown else ()
 
     async def _choice(
-        self, number: int, delta: TextDelta, end: _End | None = None
+        self, number: int, delta: TextDelta, end: _End, pieces: Sequence[TextDelta]
     ) -> dict[str, object]:
-        """A choice, or the next piece of it; moves its end."""
-        end = end or _End()
+        """A choice, or the next piece of it; moves its end.
+
+        Args:
+            pieces: What the delta was joined from: where texts of tokens and of deltas differ, as
+                inside of characters, they tell the places.
+        """
         prefix = "" if end.is_echoed else await self._echo(number)
         end.is_echoed = True
         end.text += len(prefix)
         logprobs = CompletionLogprobs(self._gateway.token_text)
         k = self._body.logprobs or 0
         end.prompt = await logprobs.put_prompt(self._scores(delta), k, end.prompt)
-        await logprobs.put_answer(delta, end.text)
-        end.text += len(delta.text)
+        for piece in pieces:
+            await logprobs.put_answer(piece, end.text)
+            end.text += len(piece.text)
         choice: dict[str, object] = {
             "index": number * self._params.n + delta.index,
             "text": prefix + delta.text,

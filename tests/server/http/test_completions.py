@@ -176,6 +176,20 @@ def parts_of_a_character(request: Request) -> list[TokenDelta]:
     ]
 
 
+def a_character_and_a_letter(_: Request) -> list[TokenDelta]:
+    ids = TOKENIZER.encode_text("éa")
+    assert len(ids) == 3
+    return [*(TokenDelta((i,), (TokenLogprobs(-1.0, ()),)) for i in ids), last(FinishReason.LENGTH)]
+
+
+def test_places_of_tokens_are_places_in_the_text() -> None:
+    """Two tokens make the first character, though each by itself is a sign of its own."""
+    with serving(a_character_and_a_letter) as server:
+        (choice,) = post(server, prompt="x", logprobs=0).json()["choices"]
+        assert choice["text"] == "éa"
+        assert choice["logprobs"]["text_offset"] == [0, 0, 1]
+
+
 def test_logprobs_of_every_token_and_alternative() -> None:
     """BL-27: also of tokens that are no text by themselves; two of those keep their places."""
     second = TOKENIZER.encode_text("é")[1]
