@@ -17,6 +17,7 @@ from omruntime.errors import ConfigError
 from omruntime.limits import longest_served
 from server.control.load_watch import LoadWatch
 from server.grpc_server import MAX_HEADER_BYTES
+from server.http.accept_failures import AcceptFailures
 from server.http.app import build_http_app
 from server.http.connection import bounded_connection
 from server.http.gateway import Gateway
@@ -26,6 +27,11 @@ from server.seams import EngineLike
 from server.security.access import OPEN_ACCESS, Access
 from server.settings import MIB, Settings, bare_host
 
+# Connections that may wait to be taken, as when many clients begin at once.
+BACKLOG = 1024
+# Of those, as many are taken before other work gets its turn. Without a free file descriptor
+# asyncio fails as often, and each failure tries as often again.
+ACCEPTS_AT_ONCE = 16
 # Idle connections of clients are kept so long; longer than common pools wait between requests.
 KEEP_ALIVE_S = 75
 
@@ -91,15 +97,18 @@ async def start_http_server(
         lifespan="off",
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_S,
+        backlog=ACCEPTS_AT_ONCE,
     )
     config.load()
     config.ssl = None if access.tls is None else access.tls.context()
+    asyncio.get_running_loop().set_exception_handler(AcceptFailures())
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started and not task.done():
         await asyncio.sleep(0)
     if task.done():
         task.result()
+    listener.listen(BACKLOG)
     return HttpServer(listener.getsockname()[1], server, task)
 
 
@@ -107,7 +116,7 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = found[0]
-        return socket.create_server(address[:2], family=family, backlog=1024)
+        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
     except OSError as error:
         raise ConfigError(
             f"cannot listen on {host} port {port}: {error}; the port may be taken, or the address "
