@@ -60,6 +60,11 @@ def notes_of(arguments: argparse.Namespace, figures: Figures) -> Iterator[str]:
         text = f"{figures.num_short} of {figures.num_ok} answers are shorter than they could be"
         ignores = ask_options_of(arguments).ignore_eos
         yield f"{text}; the server may not know ignore_eos" if ignores else text
+    if figures.num_uncounted:
+        yield (
+            f"the server gave no token counts (usage) of {figures.num_uncounted} answers: an event "
+            f"counts as one token there, and prompts are not counted"
+        )
     if figures.tokens_an_event > 1.5:
         yield (
             "events brought several tokens each, so ITL is the time between events; TPOT is that "

@@ -62,6 +62,7 @@ class Figures:
         num_planned: Requests that there were to send.
         num_unsent: Turns behind one that was rejected or failed.
         num_short: Whole answers with fewer tokens than they could have had.
+        num_uncounted: Whole answers of which the server gave no token counts.
         num_prompt_tokens: As servers counted; 0 when none did.
         num_cached_tokens: None when the server does not say.
         tokens_an_event: Mean number of tokens that an event brought.
@@ -75,6 +76,7 @@ class Figures:
     num_failed: int
     num_unsent: int
     num_short: int
+    num_uncounted: int
     errors: dict[str, int]
     examples: dict[str, str]
     num_prompt_tokens: int
@@ -131,6 +133,7 @@ def figures_of(records: Sequence[Record], num_planned: int, goodput: Goodput) ->
         num_failed=sum(record.outcome is Outcome.FAILED for record in bad),
         num_unsent=num_planned - len(records),
         num_short=sum(record.num_tokens < record.num_asked_tokens for record in whole),
+        num_uncounted=sum(record.counts.num_output_tokens is None for record in whole),
         errors=dict(Counter(_code(record) for record in bad)),
         examples={_code(record): record.error for record in reversed(bad)},
         num_prompt_tokens=sum(record.counts.num_prompt_tokens or 0 for record in whole),

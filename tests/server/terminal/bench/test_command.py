@@ -58,7 +58,11 @@ def test_the_report_has_figures_and_what_they_mean(bench: Bench, capsys: Capture
 def test_requests_are_as_asked_and_the_same_again(bench: Bench, server: FakeServer) -> None:
     assert bench("--seed", "3") == 0
     first = list(server.generator.requests)
-    assert len(first) == 7  # with the warm-up
+    assert len(first) == 7
+    warm_up = first[0].token_ids or ()
+    assert len(warm_up) == 16
+    # Or it would warm the prefix cache for the load.
+    assert all((request.token_ids or ())[:4] != warm_up[:4] for request in first[1:])
     assert [len(request.token_ids or ()) for request in first[1:]] == [12] * 6
     params = first[-1].params
     assert (params.max_new_tokens, params.temperature, params.ignore_eos) == (2, 0.0, True)

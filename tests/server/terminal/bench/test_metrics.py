@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -41,6 +43,7 @@ def test_every_figure_of_one_answer() -> None:
     assert (figures.num_ok, figures.num_rejected, figures.num_failed) == (1, 1, 1)
     assert (figures.num_unsent, figures.num_short, figures.num_cached_tokens) == (2, 1, 6)
     assert figures.errors == {"RESOURCE_EXHAUSTED": 1, "NO END": 1}
+    assert figures.num_uncounted == 0
     assert figures.tokens_an_event == pytest.approx(4 / 3)
 
 
@@ -49,6 +52,16 @@ def test_every_figure_of_one_answer() -> None:
 )
 def test_goodput_counts_none_that_missed_a_target(targets: Goodput) -> None:
     assert figures_of([WHOLE], 1, targets).goodput == 0
+
+
+def test_answers_that_the_server_did_not_count_have_the_tokens_of_their_events() -> None:
+    figures = figures_of([replace(WHOLE, counts=TokenCounts())], 1, Goodput())
+    assert (figures.num_uncounted, figures.num_output_tokens, figures.num_prompt_tokens) == (
+        1,
+        4,
+        0,
+    )
+    assert figures.num_cached_tokens is None
 
 
 def test_nothing_sent_has_no_figures_and_no_errors() -> None:

@@ -171,6 +171,22 @@ def test_failures_are_told_apart(reply: Sequence[bytes], outcome: Outcome, error
     assert record.error.startswith(error)
 
 
+def test_a_server_without_counts_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = chunked(event(choices=[{"text": "A", "finish_reason": "length"}]))
+
+    async def run() -> int:
+        async with raw_server(MODELS, answer) as server:
+            argv = ["bench", "--backend", "openai", "--base-url", server.url, "--num-prompts", "1"]
+            return await asyncio.to_thread(
+                main, [*argv, "--num-warmups", "0", "--random-input-len", "9"]
+            )
+
+    assert asyncio.run(run()) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "the server gave no token counts (usage) of 1 answers" in said
+    assert "1 of 1 answers are shorter than they could be; the server may not know" in said
+
+
 def test_an_answer_that_takes_too_long_has_failed() -> None:
     _, (record,), _ = loaded(chunked()[:1], options=AskOptions(timeout_s=0.05))
     assert record.error == "TIMEOUT: no whole answer in 0.05 s"
