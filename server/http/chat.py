@@ -38,7 +38,7 @@ def chat_routes(gateway: Gateway) -> APIRouter:
             request, plan = await plan_chat(body, request_id_of(http, "chatcmpl"), gateway)
             if body.stream:
                 wants_usage = body.stream_options is not None and body.stream_options.include_usage
-                return await event_stream(_chunks(gateway, request, wants_usage, plan))
+                return await event_stream(http, _chunks(gateway, request, wants_usage, plan))
             return JSONResponse(await unless_gone(http, _whole(gateway, request, plan)))
 
     return router

@@ -40,7 +40,7 @@ def completion_routes(gateway: Gateway) -> APIRouter:
         with named_as(completion_names(body)):
             call = _Call(gateway, request_id_of(http, "cmpl"), body)
             if body.stream:
-                return await event_stream(call.chunks())
+                return await event_stream(http, call.chunks())
             return JSONResponse(await unless_gone(http, call.whole()))
 
     return router

@@ -6,15 +6,18 @@ others, such as `[DONE]`.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
+from fastapi import Request
 from fastapi.responses import StreamingResponse
 
 from omruntime.errors import OmError
 from server.http.errors import body_of
+from server.http.gateway import ClientGoneError, until_gone
 
 # No proxy may buffer the stream, no client guess the charset.
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -41,19 +44,47 @@ class EventStyle:
 OPENAI = EventStyle()
 
 
-async def event_stream(chunks: Chunks, style: EventStyle = OPENAI) -> StreamingResponse:
+async def event_stream(
+    http: Request, chunks: Chunks, style: EventStyle = OPENAI
+) -> StreamingResponse:
     """Stream chunks as events.
 
     Raises:
         OmError: The request was refused before its first chunk, so no event was sent.
+        ClientGoneError: The client went away before it.
     """
     try:
-        first = await anext(chunks)
+        first = await _first(http, chunks)
     except BaseException:
         await chunks.aclose()
         raise
     events = _events(first, chunks, style)
     return StreamingResponse(events, headers=HEADERS, media_type=MEDIA_TYPE)
+
+
+async def _first(http: Request, chunks: Chunks) -> Mapping[str, object]:
+    """The first chunk, for which nobody may be waiting any more.
+
+    It is made in this task, as what is set there for the log holds for the whole stream.
+    """
+    loop = asyncio.get_running_loop()
+    gone = asyncio.ensure_future(until_gone(http))
+    try:
+        async with asyncio.timeout(None) as limit:
+
+            def end(_: object) -> None:
+                with suppress(RuntimeError):  # the chunk has come just now
+                    limit.reschedule(loop.time())
+
+            gone.add_done_callback(end)
+            return await anext(chunks)
+    except TimeoutError:
+        if limit.expired():
+            raise ClientGoneError from None
+        raise
+    finally:
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
 
 
 async def _events(

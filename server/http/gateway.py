@@ -129,7 +129,7 @@ async def unless_gone(request: Request, work: Awaitable[Result]) -> Result:
         ClientGoneError: It went away.
     """
     task = asyncio.ensure_future(work)
-    watch = asyncio.ensure_future(_gone(request))
+    watch = asyncio.ensure_future(until_gone(request))
     try:
         await asyncio.wait((task, watch), return_when=asyncio.FIRST_COMPLETED)
         if task.done():
@@ -141,7 +141,7 @@ async def unless_gone(request: Request, work: Awaitable[Result]) -> Result:
         await asyncio.gather(task, watch, return_exceptions=True)
 
 
-async def _gone(request: Request) -> None:
+async def until_gone(request: Request) -> None:
     """Return when the client has closed the connection; the body has been read before."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -39,7 +39,7 @@ def response_routes(gateway: Gateway) -> APIRouter:
             request, plan = await plan_chat(chat, request_id_of(http, "resp"), gateway)
             call = _Call(gateway, body, request, plan)
             if body.stream:
-                return await event_stream(call.events(), _STYLE)
+                return await event_stream(http, call.events(), _STYLE)
             return JSONResponse(await unless_gone(http, call.whole()))
 
     return router

@@ -74,4 +74,4 @@ async def _streamed(gateway: Gateway, body: GenerateBody, http: Request) -> Resp
                     yield event
 
     with named_as(TGI_NAMES):
-        return await event_stream(events(), _STYLE)
+        return await event_stream(http, events(), _STYLE)

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from importlib import resources
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response, StreamingResponse
 
 from server.control.load_watch import DEFAULT_INTERVAL_S, LoadWatch
@@ -49,9 +49,9 @@ def ui_routes(watch: LoadWatch) -> APIRouter:
         router.add_api_route(f"{PAGE_PATH}/{name}", _file(name), methods=["GET"])
 
     @router.get(f"{PAGE_PATH}/events")
-    async def events(interval_s: float = DEFAULT_INTERVAL_S) -> StreamingResponse:
+    async def events(http: Request, interval_s: float = DEFAULT_INTERVAL_S) -> StreamingResponse:
         """WatchLoad's events with details, as JSON."""
-        return await event_stream(_events(watch, interval_s))
+        return await event_stream(http, _events(watch, interval_s))
 
     return router
 
