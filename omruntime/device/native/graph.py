@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,12 +36,14 @@ class Graph:
     Attributes:
         constants: Arrays by name; bfloat16 as its bits, uint16.
         inputs, outputs: Names of what comes and goes.
+        files: What large constants look into.
     """
 
     nodes: list[Node]
     constants: dict[str, Array]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    files: tuple[mmap.mmap, ...] = ()
 
     def producers(self) -> dict[str, Node]:
         """Which node makes a value."""
@@ -62,6 +65,11 @@ class Graph:
                 needed.update(node.inputs)
                 kept.append(node)
         self.nodes = kept[::-1]
+
+    def release_pages(self) -> None:
+        """Give back the memory that constants in files took; what is read again is mapped anew."""
+        for file in self.files:
+            file.madvise(mmap.MADV_DONTNEED)
 
     def replace(self, gone: Iterable[Node], anchor: Node, new: Node) -> None:
         """Put a node where `anchor` stands, in place of it and of others."""

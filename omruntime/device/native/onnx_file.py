@@ -9,6 +9,7 @@ Source: onnx 1.22, onnx/onnx.proto.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ def read_onnx(path: Path) -> Graph:
 class _Reader:
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._files: dict[str, Array] = {}
+        self._files: dict[str, mmap.mmap] = {}
 
     def graph(self, message: Message) -> Graph:
         nodes: list[Node] = []
@@ -70,7 +71,7 @@ class _Reader:
                 names = inputs if field.number == 11 else outputs
                 names.append(_value_name(message.nested(field, "value")))
         given = tuple(name for name in inputs if name not in constants)
-        return Graph(nodes, constants, given, tuple(outputs))
+        return Graph(nodes, constants, given, tuple(outputs), tuple(self._files.values()))
 
     def _node(self, message: Message) -> Node:
         inputs: list[str] = []
@@ -136,13 +137,17 @@ class _Reader:
                 f"{name}: got weights in {location!r}, wanted a file beside the graph"
             )
         if location not in self._files:
-            path = self._path.parent / location
-            self._files[location] = np.memmap(path, np.uint8, mode="r")
-        offset = int(external.get("offset", "0"))
-        window = self._files[location][offset : offset + int(external.get("length", "-1"))]
-        if window.size != int(external.get("length", "-1")):
+            self._files[location] = _mapped(self._path.parent / location)
+        file, offset = self._files[location], int(external.get("offset", "0"))
+        length = int(external.get("length", "-1"))
+        if not 0 <= offset <= offset + length <= len(file):
             raise BundleError(f"{name}: {location} ends before its {external.get('length')} bytes")
-        return np.asarray(window).view(dtype)
+        return np.frombuffer(file, np.uint8, length, offset).view(dtype)
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 _ATTRIBUTE_VALUES: dict[int, Callable[[Message, Field], Any]] = {

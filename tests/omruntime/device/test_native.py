@@ -211,3 +211,29 @@ def test_a_build_without_kernels_is_told_what_to_do(
     with pytest.raises(ConfigError, match=r"not compiled; install a C\+\+17 compiler"):
         open_device("native")
     library.load_library.cache_clear()
+
+
+@needs_library
+def test_packed_weights_of_a_file_take_memory_once(tmp_path: Path) -> None:
+    """They are packed into memory of their own, and the file's pages are given back."""
+    wide = np.random.default_rng(0).standard_normal((WIDTH, 1 << 16)).astype(np.float32)
+    model = model_of([helper.make_node("MatMul", ["x", "w"], ["y"])], {"w": wide})
+    onnx.save(model, tmp_path / "graph.onnx", save_as_external_data=True, location="graph.weights")
+    tensors = (
+        TensorSpec("x", "float32", (4, WIDTH)),
+        TensorSpec("y", "float32", (4, wide.shape[1])),
+    )
+    spec = ProgramSpec("step", "graph.onnx", tensors[:1], tensors[1:], (BUCKET,))
+    device = open_device("native", num_threads=1)
+    program = device.load_program(spec, tmp_path)
+    assert resident_bytes_of(tmp_path / "graph.weights") < wide.nbytes // 10
+    program.unload()
+    device.close()
+
+
+def resident_bytes_of(path: Path) -> int:
+    """What this process holds in memory of a file that it has mapped."""
+    maps = Path("/proc/self/smaps").read_text().split(f" {path}\n")
+    assert len(maps) > 1, f"{path} is not mapped"
+    sizes = [line.split() for line in maps[1].splitlines() if line.startswith("Rss:")]
+    return int(sizes[0][1]) * 1024
