@@ -175,7 +175,9 @@ def test_a_failed_step_ends_its_requests_alone_then_the_device_is_opened_anew(
     toy_bundle: Path,
 ) -> None:
     async def main() -> None:
-        async with serving(toy_bundle, max_num_seqs=1, inject_fault="error@3") as (engine, events):
+        # Slow enough for the second to be accepted before.
+        fault = "slow=1@2,error@3"
+        async with serving(toy_bundle, max_num_seqs=1, inject_fault=fault) as (engine, events):
             first_pid = device_pid()
             hit, spared = await asyncio.gather(
                 *[engine.submit(Request(f"r{i}", (i + 1,), GREEDY)) for i in range(2)]
