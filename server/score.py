@@ -122,8 +122,8 @@ async def _parts(generator: TextGeneratorLike, request: ScoreRequest) -> list[Te
     for number, (token_ids, first) in enumerate(await _split(generator, request)):
         if first == 0:
             raise RequestError(
-                "the prompt gives no token, wanted at least one for the continuations to follow, "
-                "such as the model's begin token"
+                f"the prompt gives no token of its own, wanted at least one for continuation "
+                f"{number} to follow, such as the model's begin token"
             )
         if first >= len(token_ids):
             raise RequestError(f"continuation {number} gives no token, wanted at least one")

@@ -6,7 +6,6 @@ A client that goes away aborts its request, whichever kind of answer it waits fo
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
@@ -18,15 +17,13 @@ from fastapi import Request
 from server.answers import terminated_deltas
 from server.grpc_service import require_served_model
 from server.http.reasoning import Beginning, Reasoning
-from server.http.request_id import REQUEST_ID_HEADER, answer_with_id
+from server.http.request_id import answer_with_id, given_id
 from server.lifecycle import Lifecycle
 from server.logs import request_id_var
 from server.seams import TextGeneratorLike
 from server.text import TextDelta, TextRequest
 
 Result = TypeVar("Result")
-
-_REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
 class ClientGoneError(Exception):
@@ -115,9 +112,9 @@ def request_id_of(request: Request, prefix: str) -> str:
     A header that no id can be made of is dropped, since proxies set what they like; one that is
     sent twice, as with a second try, makes two ids, since the first may still be live.
     """
-    given = request.headers.get(REQUEST_ID_HEADER, "")
+    given = given_id(request.headers)
     own = uuid.uuid4().hex
-    found = f"{prefix}-{given}-{own[:8]}" if _REQUEST_ID.fullmatch(given) else f"{prefix}-{own}"
+    found = f"{prefix}-{given}-{own[:8]}" if given else f"{prefix}-{own}"
     answer_with_id(request.scope, found)
     return found
 

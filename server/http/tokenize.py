@@ -29,6 +29,9 @@ class TokenizeBody(BaseModel):
     # Unset: true for a text, false for a conversation, whose template writes its own.
     add_special_tokens: StrictBool | None = None
     add_generation_prompt: Literal[True] = True
+    # What vLLM's clients send along and asks for nothing.
+    continue_final_message: Literal[False] = False
+    return_token_strs: Literal[False] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 

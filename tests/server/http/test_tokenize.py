@@ -35,7 +35,9 @@ def test_tokens_there_and_back(server: Serving) -> None:
 
 
 def test_a_conversation_has_the_tokens_that_its_completion_counts(server: Serving) -> None:
-    counted = httpx.post(f"{server.url}/tokenize", json={"messages": [TURN]}).json()
+    asks_nothing = {"continue_final_message": False, "return_token_strs": False}
+    body = {"messages": [TURN], **asks_nothing}
+    counted = httpx.post(f"{server.url}/tokenize", json=body).json()
     text = TOKENIZER.render_chat([ChatMessage("user", "abc")])
     assert tuple(counted["tokens"]) == TOKENIZER.encode_text(text, add_special_tokens=False)
     reply = httpx.post(f"{server.url}/v1/chat/completions", json={"messages": [TURN]}).json()
@@ -67,3 +69,14 @@ def test_a_reply_tells_its_requests_id(
     assert "-mine-" in response.headers["x-request-id"]
     if path == "/v1/chat/completions":
         assert f'"id":"{response.headers["x-request-id"]}"' in response.text
+
+
+@pytest.mark.parametrize(("given", "told"), [("mine", "mine"), ("not mine", None)])
+@pytest.mark.parametrize("body", [b"{", b"{}", b'{"prompt": "a", "model": "other"}'])
+def test_a_request_that_came_to_no_id_is_told_by_the_clients_own(
+    server: Serving, body: bytes, given: str, told: str | None
+) -> None:
+    headers = {"X-Request-Id": given, "Content-Type": "application/json"}
+    response = httpx.post(f"{server.url}/v1/completions", content=body, headers=headers)
+    assert response.status_code in (400, 404)
+    assert response.headers.get("x-request-id") == told
