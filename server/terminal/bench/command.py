@@ -75,22 +75,26 @@ async def _warm_up(target: Target, conversations: Sequence[Conversation]) -> Non
 
 
 def _report(arguments: argparse.Namespace, result: BenchResult) -> None:
-    if arguments.json != STANDARD_OUTPUT:
-        print("\n".join(report_lines(result)))
-    if arguments.json is not None:
-        text = json.dumps(to_plain(result), ensure_ascii=False)
-        if arguments.json == STANDARD_OUTPUT:
-            print(text)
-        else:
-            _write(Path(arguments.json), text + "\n")
+    """Files first: whoever reads standard output may leave early, as `head` does."""
     if arguments.html is not None:
         _write(arguments.html, html_report(result))
+    plain = None if arguments.json is None else json.dumps(to_plain(result), ensure_ascii=False)
+    if plain is not None and arguments.json == STANDARD_OUTPUT:
+        print(plain)
+        return
+    if plain is not None:
+        _write(Path(arguments.json), plain + "\n")
+    print("\n".join(report_lines(result)))
 
 
 def _require_writable(arguments: argparse.Namespace) -> None:
     """Say before the load what could not be written behind it."""
     for name in (arguments.json, arguments.html):
-        if name is not None and str(name) != STANDARD_OUTPUT and not Path(name).parent.is_dir():
+        if name is None or str(name) == STANDARD_OUTPUT:
+            continue
+        if Path(name).is_dir():
+            raise RequestError(f"cannot write {name}: it is a folder")
+        if not Path(name).parent.is_dir():
             raise RequestError(f"cannot write {name}: there is no folder {Path(name).parent}")
 
 

@@ -42,7 +42,9 @@ def _sent(
         text += f" in {len(conversations)} conversations"
     lengths = [t.num_prompt_tokens for t in turns if t.num_prompt_tokens is not None]
     if lengths:
-        text += f", {_range(lengths)} tokens more each"
+        # A later turn sends what came before it again.
+        what = "turns that add" if len(turns) > len(conversations) else "prompts of"
+        text += f", {what} {_range(lengths)} tokens"
     text += f", answers of {_range([t.num_output_tokens for t in turns])}"
     return f"{text}; seed {load.seed}, temperature {arguments.temperature:g}"
 

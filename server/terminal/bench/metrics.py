@@ -17,7 +17,7 @@ DEFINITIONS = {
     "loop). What it waits in this client from then on counts: no coordinated omission",
     "TTFT": "from due to the first event that brings a token",
     "TPOT": "from the first token to the last, divided by the tokens after the first; one value "
-    "for each answer of two tokens or more",
+    "for each answer of two tokens or more that came in two events or more",
     "ITL": "inter-token latency: from one event that brings tokens to the next; one value for "
     "each pair of them in all answers. An event may bring several tokens",
     "E2EL": "from due to the end of the answer",
@@ -26,7 +26,7 @@ DEFINITIONS = {
     "goodput": "requests a second that were answered in full and met every target",
     "rejected": "refused for a full queue or a reached limit: RESOURCE_EXHAUSTED, or HTTP 429",
     "failed": "all else that is no whole answer",
-    "p50, p90, p99": "the measured value behind that share of all, none interpolated",
+    "p50 p90 p99": "the measured value behind that share of all, none interpolated",
 }
 """What each word of the report means. Latencies are of answers that are whole."""
 
@@ -40,7 +40,7 @@ class Summary:
     p50: float
     p90: float
     p99: float
-    most: float
+    max: float
 
 
 def summary_of(values: Iterable[float]) -> Summary:

@@ -76,7 +76,7 @@ def _table(figures: Figures) -> str:
     heads = "".join(f"<th>{head}</th>" for head in ("count", "mean", "p50", "p90", "p99", "max"))
     rows = []
     for name, of in latencies(figures).items():
-        values = (of.mean, of.p50, of.p90, of.p99, of.most)
+        values = (of.mean, of.p50, of.p90, of.p99, of.max)
         cells = "".join(f"<td>{f'{value:.2f}' if of.count else '-'}</td>" for value in values)
         rows.append(f"<tr><th>{name}</th><td>{of.count}</td>{cells}</tr>")
     table = f"<table><tr><th>ms</th>{heads}</tr>{''.join(rows)}</table>"

@@ -63,7 +63,7 @@ def _latencies(figures: Figures) -> Iterator[str]:
         f"{head:>11}" for head in ("mean", "p50", "p90", "p99", "max")
     )
     for name, of in latencies(figures).items():
-        each = "".join(f"{v:>11.2f}" for v in (of.mean, of.p50, of.p90, of.p99, of.most))
+        each = "".join(f"{v:>11.2f}" for v in (of.mean, of.p50, of.p90, of.p99, of.max))
         yield f"{name:<{_LABEL}}{of.count:>8}{each if of.count else ' ' * 10 + '-'}"
 
 
@@ -96,7 +96,7 @@ def _client(result: BenchResult) -> Iterator[str]:
 
 def _entry(name: str, text: str) -> Iterator[str]:
     """A word and what it is, indented where it takes several lines."""
-    label = f"{name:<{_LABEL}}" if len(name) < _LABEL else f"{name}: "
+    label = f"{name:<{_LABEL}}"
     indent = " " * _LABEL
     yield from textwrap.wrap(
         text, _WIDTH, initial_indent=label, subsequent_indent=indent, break_long_words=False

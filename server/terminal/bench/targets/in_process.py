@@ -26,9 +26,12 @@ from server.text import OutputOptions, TextRequest
 class InProcessTarget:
     """See `Target`; the engine runs in a thread of its own."""
 
-    def __init__(self, engine: EngineLike, generator: TextGenerator, options: AskOptions) -> None:
+    def __init__(
+        self, engine: EngineLike, generator: TextGenerator, device: str, options: AskOptions
+    ) -> None:
         self._engine = engine
         self._generator = generator
+        self._device = device
         self._options = options
 
     @staticmethod
@@ -41,13 +44,14 @@ class InProcessTarget:
         engine = open_engine(bundle, EngineSettings(device=device))
         generator = TextGenerator.open(bundle, engine)
         await in_daemon_thread("load", lambda: engine.start(lambda _line: None))
-        return InProcessTarget(engine, generator, options)
+        return InProcessTarget(engine, generator, device, options)
 
     async def facts(self) -> TargetFacts:
         """See `Target`."""
         model, limits = self._engine.manifest.model, self._engine.limits
         shown = {
             "target": "this process",
+            "device": self._device,
             "model": f"{model.name} ({model.architecture}, {model.dtype}), up to "
             f"{limits.max_model_len} tokens, {limits.max_num_seqs} answers at once",
         }

@@ -52,7 +52,7 @@ def test_the_report_has_figures_and_what_they_mean(bench: Bench, capsys: Capture
     assert "met ttft:60000 (ms): 100.0% of all sent" in said
     words = " ".join(said.split())
     for name, text in DEFINITIONS.items():
-        assert f"{name}{':' if len(name) > 11 else ''} {text}" in words
+        assert f"{name} {text}" in words
 
 
 def test_requests_are_as_asked_and_the_same_again(bench: Bench, server: FakeServer) -> None:
@@ -123,6 +123,17 @@ def test_json_has_everything(bench: Bench, capsys: Capture, tmp_path: Path) -> N
     assert json.loads((tmp_path / "run.json").read_text())["figures"]["num_ok"] == 6
 
 
+def test_a_reader_that_leaves_costs_no_file(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def gone(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("server.terminal.bench.command.report_lines", gone)
+    assert bench("--html", str(tmp_path / "a.html"), "--json", str(tmp_path / "a.json")) == 130
+    assert {path.name for path in tmp_path.iterdir()} == {"a.html", "a.json"}
+
+
 def test_rejected_and_failed_requests_are_counted_and_end_with_one(
     bench: Bench, server: FakeServer, capsys: Capture
 ) -> None:
@@ -176,6 +187,7 @@ def test_short_answers_are_noted(bench: Bench, capsys: Capture) -> None:
         ("--temperature -1", "temperature"),
         ("--goodput ttft", "wanted each time once"),
         ("--json no/such/folder.json", "there is no folder no/such"),
+        ("--html /", "cannot write /: it is a folder"),
     ],
 )
 def test_wrong_flags_are_refused_before_anything_is_sent(

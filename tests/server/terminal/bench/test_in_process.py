@@ -26,6 +26,8 @@ def test_a_bundle_is_loaded_in_this_process(
     assert main([*COMMON, "--bundle", str(bundle), *load, *lengths, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["figures"]["num_ok"] == 8
+    assert printed["run"]["device"] == "cpu"
+    assert "8 requests in 4 conversations, turns that add 3 tokens" in printed["run"]["sent"]
     assert printed["figures"]["num_output_tokens"] == 16
     # A later turn sends what came before: 3 + 2 + 3 tokens.
     assert printed["figures"]["num_prompt_tokens"] == 4 * (3 + 8)
