@@ -5,7 +5,9 @@ at 0.5, 0.8, 1.0 and 1.2 of what the machine can serve. The policies differ in n
 choice of bucket and phase: `smallest covering bucket` takes the bucket of least padded work and
 prefill and decode in turn, `first come first served` decodes only when no prompt is left. First
 on a virtual clock, over gears planned for such traffic, and there with what `deterministic` costs;
-then, with `--bundle`, in real time on the CPU, with lengths divided by four.
+then, with `--bundle`, in real time on the CPU, with lengths divided by four. Waste is the share of
+padding. Exit code 1 when planned gears waste 15 % or more at 0.8, which fewer requests than the
+default may do, as they leave the machine idle at both ends.
 """
 
 from __future__ import annotations

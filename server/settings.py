@@ -53,7 +53,7 @@ ENGINE_HELP = {
     "enable_prefix_cache": "Reuse the keys and values of equal prompt beginnings.",
     "max_queued_requests": "Waiting requests beyond which new ones are refused.",
     "max_queued_tokens": "Waiting prompt tokens beyond which new requests are refused.",
-    "num_threads": "Threads of the cpu device; 0: one for each core.",
+    "num_threads": "Threads of cpu, openvino and native; 0: one for each core.",
     "ttft_target_ms": "Wished ms to the first token; after about 1 s people turn elsewhere.",
     "itl_target_ms": "Wished ms between tokens; 100 is twice as fast as people read.",
     "deterministic": "Same numbers whatever else runs, by one bucket per phase; much slower.",

@@ -93,6 +93,7 @@ class CostFile:
         for bucket, value in seconds.items():
             if bucket in costs:
                 costs.measure(bucket, value)
+        logger.info("measured costs read path=%s", self.path)
 
     def save(self, costs: CostTable) -> None:
         """Write the measured costs, whole or not at all; a refusal is only logged."""
@@ -112,6 +113,8 @@ class CostFile:
             _write_whole(self.path, json.dumps(plain, indent=1) + "\n")
         except OSError as error:
             logger.info("measured costs stay in memory path=%s reason=%s", self.path, error)
+        else:
+            logger.info("measured costs written path=%s", self.path)
 
 
 def _parsed(text: bytes, key: CostKey) -> tuple[float, dict[Bucket, float]]:

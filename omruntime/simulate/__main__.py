@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,11 +23,13 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m omruntime.simulate",
         description="Replay requests against predicted costs on a virtual clock, and compare "
-        "scheduling policies. Equal arguments print equal figures.",
+        "scheduling policies. Equal arguments print equal figures. load: arrivals as a share of "
+        "what the machine can serve; waste: share of padding; goodput: requests a second that met "
+        "both targets, the mean time between tokens counting.",
     )
     add = parser.add_argument
     add("--bundle", type=Path, help="bundle whose buckets and limits to take; needs --costs")
-    add("--costs", type=Path, help="measured costs of the bundle, a file of ~/.cache/omserve/costs")
+    add("--costs", type=Path, help="measured costs of the bundle, a file that om-serve's log names")
     add("--trace", type=Path, help="CSV file with columns arrival (s), prompt, output (tokens)")
     add("--requests", type=int, default=200, help="number of made-up requests (default: 200)")
     add("--seed", type=int, default=0, help="of the made-up requests (default: 0)")
@@ -37,6 +40,11 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--bundle and --costs belong together")
     if arguments.requests < 2:
         parser.error(f"--requests is {arguments.requests}, wanted at least 2")
+    for name in ("ttft_target_ms", "itl_target_ms"):
+        target_ms = getattr(arguments, name)
+        if not 0 < target_ms < math.inf:
+            flag = "--" + name.replace("_", "-")
+            parser.error(f"{flag} is {target_ms:g}, wanted a number above 0")
     return arguments
 
 

@@ -103,6 +103,13 @@ def test_a_wrong_trace_is_refused(
     assert "cannot read the trace" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("value", ["-5", "0", "inf", "nan"])
+def test_a_wrong_target_is_refused(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([f"--itl-target-ms={value}"])
+    assert f"--itl-target-ms is {value}, wanted a number above 0" in capsys.readouterr().err
+
+
 def test_a_bundle_without_its_costs_is_refused(toy_bundle: Path, tmp_path: Path) -> None:
     path = tmp_path / "costs.json"
     path.write_text("{}")
