@@ -58,6 +58,8 @@ def read_trace(path: Path, max_model_len: int) -> list[TracedRequest]:
         raise ConfigError(f"cannot read the trace {path}: {error}") from error
     if len(trace) < 2:
         raise ConfigError(f"{path} has {len(trace)} request(s), wanted at least 2")
+    if all(request.arrival_s == 0 for request in trace):
+        raise ConfigError(f"{path} has arrivals at 0 alone, which have no rate; wanted one above 0")
     return sorted(trace, key=lambda r: r.arrival_s)
 
 

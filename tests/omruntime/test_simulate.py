@@ -91,6 +91,7 @@ def test_a_trace_file_is_read_in_order_of_arrival(tmp_path: Path) -> None:
         ("arrival,prompt,output\n0,60,5\n", "65 tokens"),
         ("arrival,prompt,output\n0,1,0\n", "at least one token each"),
         ("arrival,prompt,output\n0,1,1\n", "at least 2"),
+        ("arrival,prompt,output\n0,1,1\n0,1,1\n", "arrivals at 0 alone"),
     ],
 )
 def test_a_wrong_trace_is_refused(

@@ -18,7 +18,7 @@ from server.generate import TextGenerator
 from server.loading import in_daemon_thread, open_engine
 from server.seams import EngineLike
 from server.terminal.bench.targets.deltas import params_of, piece_of
-from server.terminal.bench.targets.target import AskOptions, Piece, TargetFacts
+from server.terminal.bench.targets.target import SIMULATED, AskOptions, Piece, TargetFacts
 from server.terminal.bench.workload import History, joined
 from server.text import OutputOptions, TextRequest
 
@@ -41,10 +41,12 @@ class InProcessTarget:
         Raises:
             BundleError, ConfigError, DeviceError: It does not load.
         """
-        engine = open_engine(bundle, EngineSettings(device=device))
+        settings = EngineSettings(device=device)
+        engine = open_engine(bundle, settings)
         generator = TextGenerator.open(bundle, engine)
         await in_daemon_thread("load", lambda: engine.start(lambda _line: None))
-        return InProcessTarget(engine, generator, device, options)
+        shown = device + (SIMULATED if settings.is_simulated else "")
+        return InProcessTarget(engine, generator, shown, options)
 
     async def facts(self) -> TargetFacts:
         """See `Target`."""

@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 from server.client import AsyncClient, CallOptions, ClientSecurity
 from server.terminal.bench.targets.deltas import params_of, piece_of
-from server.terminal.bench.targets.target import AskOptions, Piece, TargetFacts
+from server.terminal.bench.targets.target import SIMULATED, AskOptions, Piece, TargetFacts
 from server.terminal.bench.workload import History, joined
 from server.text import OutputOptions
 
@@ -28,7 +28,7 @@ class GrpcTarget:
     async def facts(self) -> TargetFacts:
         """See `Target`."""
         server, model = await self._client.server_info(), await self._client.model_info()
-        note = ", a SIMULATION, whose times say nothing of a card" if server.is_simulated else ""
+        note = SIMULATED if server.is_simulated else ""
         shown = {
             "target": f"{self._target}, gRPC, omserve {server.version}",
             "device": server.device + note,

@@ -9,6 +9,9 @@ from typing import Protocol
 from server.terminal.bench.records import TokenCounts
 from server.terminal.bench.workload import Content, History
 
+SIMULATED = ", a SIMULATION, whose times say nothing of a card"
+"""What stands behind the name of a simulated device."""
+
 
 @dataclass(frozen=True, slots=True)
 class TargetFacts:
