@@ -40,6 +40,7 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python -m bench.sampling
 	$(BIN)/python -m bench.replay
 	$(BIN)/python -m bench.constraints
+	$(BIN)/python -m bench.peers .cache/demo/smollm2 --gguf .cache/weights/SmolLM2-135M-Instruct.Q4_1.gguf --rounds 1 --share 0.1
 
 # An hour of churn, dropped streams and a long silence, then longer runs of what the test suite does at a smaller count.
 SOAK_S ?= 3600
