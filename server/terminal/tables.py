@@ -70,7 +70,7 @@ def bucket_table(response: pb.GetBucketsResponse) -> Iterator[str]:
             f"{b.predicted_s * 1000:.1f} ms" + ("" if b.is_measured else " ?"),
             str(b.num_steps),
             percent(b.num_padded_tokens, b.num_computed_tokens),
-            f"{b.warm_up_s:.2f} s",
+            f"{b.warm_up_s:.2f} s" if b.warm_up_s else "-",
         )
         for b in response.buckets
     ]

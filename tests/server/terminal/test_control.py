@@ -18,6 +18,7 @@ from server.client.control_calls import ControlCalls
 from server.pb import control_pb2 as pb
 from server.terminal.cli import main
 from server.terminal.control import CONTROL_COMMANDS
+from server.terminal.tables import bucket_table
 from server.text import TextDelta
 from tests.server.wire_fakes import FakeGenerator, FakeServer, settings_of
 
@@ -82,6 +83,12 @@ def test_buckets_show_what_was_padding(server: FakeServer, capsys: Capture) -> N
     assert foot.startswith("3 switches; warm-up 1.5 s")
     assert run(server, "buckets", "--json") == 0
     assert len(json.loads(capsys.readouterr().out)["buckets"]) == 2
+
+
+def test_a_bucket_that_no_warm_up_ran_has_no_time_of_one() -> None:
+    use = pb.BucketUse(phase=pb.PHASE_DECODE, batch=2, is_measured=True)
+    _, row, _ = bucket_table(pb.GetBucketsResponse(buckets=[use]))
+    assert row.split()[-2:] == ["-", "-"]
 
 
 def test_abort_takes_one_kind_of_target(

@@ -7,6 +7,7 @@ import argparse
 from omruntime.errors import ConfigError, RequestError
 from server.client.arguments import CallOptions
 from server.client.security import ClientSecurity
+from server.terminal.bench.targets.deltas import params_of
 from server.terminal.bench.targets.over_grpc import GrpcTarget
 from server.terminal.bench.targets.over_openai import OpenAiTarget
 from server.terminal.bench.targets.target import AskOptions, Target
@@ -59,13 +60,15 @@ def ask_options_of(arguments: argparse.Namespace) -> AskOptions:
     """What all requests have in common.
 
     Raises:
-        RequestError: The time limit is no number of seconds.
+        RequestError: The time limit or the temperature is out of range.
     """
     CallOptions(timeout_s=arguments.timeout_s)
     ignores = arguments.ignore_eos
-    return AskOptions(
+    options = AskOptions(
         model=arguments.model,
         temperature=arguments.temperature,
         ignore_eos=arguments.dataset_path is None if ignores is None else ignores,
         timeout_s=arguments.timeout_s,
     )
+    params_of(options, 1)  # says what is wrong before the first request does
+    return options
