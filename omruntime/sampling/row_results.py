@@ -12,6 +12,9 @@ from omruntime.step import RowResult, StepPlan
 def read_logits(sampler: Sampler, plan: StepPlan, logits: NDArray[np.float32]) -> list[RowResult]:
     """The next token of every row that samples, the score of every row that scores.
 
+    The others are looked at all the same: one whose logits are no numbers has failed, before what
+    it wrote can reach anybody else.
+
     Args:
         sampler: Draws and scores.
         plan: The step that ran.
@@ -29,6 +32,9 @@ def read_logits(sampler: Sampler, plan: StepPlan, logits: NDArray[np.float32]) -
         scores = sampler.score(_rows_of(logits, scoring, plan), [plan.rows[i] for i in scoring])
         for i, score in zip(scoring, scores, strict=True):
             results[i] = score
+    for i, row in enumerate(plan.rows):
+        if not (row.samples or row.scores):
+            results[i] = sampler.check(logits[i])
     return results
 
 

@@ -141,6 +141,11 @@ class Sampler:
             return self._threads.map(_score_rows, list(read), rows)
         return _score_natively(self._native, read, rows, self._threads.is_shared(read))
 
+    def check(self, row: Row) -> SamplingFailure | None:
+        """Why logits [vocabulary] that nothing is chosen by are no model's; None when they are."""
+        largest = float(row[: self._vocab_size].max())
+        return None if math.isfinite(largest) else _no_numbers(largest)
+
     def _sample_natively(
         self, native: NativeRows, rows: NDArray[np.float32], sequences: Rows[Sequence]
     ) -> list[SampledToken | SamplingFailure]:

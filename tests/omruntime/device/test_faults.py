@@ -89,6 +89,19 @@ def test_who_shares_spoilt_blocks_fails_with_them(bundle: Path) -> None:
         assert again.token_ids == toy_answer(prompt, 20)
 
 
+def test_a_spoilt_prompt_that_is_given_up_on_the_way_spoils_nobody(bundle: Path) -> None:
+    """What no number is shows in steps that give no token, too."""
+    with engine_with("nan@1", bundle, max_num_seqs=1, max_chunk_tokens=4) as engine:
+        engine.add(Request("spoilt", tuple(range(1, 14)), GREEDY))
+        ends = {i: delta for _ in range(2) for i, delta in engine.step()}
+        engine.abort("spoilt")
+        others = [(i, 3) for i in range(30)]
+        for answer, other in zip(answers_of(engine, *others), others, strict=True):
+            assert answer.token_ids == toy_answer(other, 20)
+        assert ends["spoilt"].finish_reason is ERROR
+        assert "nan" in ends["spoilt"].error
+
+
 def test_a_device_error_in_a_run_of_warm_up(bundle: Path) -> None:
     with (
         pytest.raises(DeviceError, match="failed in step 2"),
