@@ -253,7 +253,7 @@ class WorkerEngine:
 
     def _require_life(self) -> _Life:
         if self._life is None or self._not_taking:
-            raise _not_ready(self._not_taking)
+            raise _not_ready(self._not_taking or "its process has just ended")
         return self._life
 
     # From here on: the worker thread, which all device processes are started in.

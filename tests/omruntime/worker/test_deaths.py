@@ -53,6 +53,14 @@ async def require_served(engine: WorkerEngine) -> None:
     assert (await ask(engine, "after", 4, 5)).token_ids == toy_answer((4, 5), 20)
 
 
+def test_the_moment_after_an_end_has_words_too(toy_bundle: Path) -> None:
+    """Before it is known how the process ended."""
+    engine = WorkerEngine.open(toy_bundle, settings_of())
+    engine._not_taking = ""
+    with pytest.raises(NotReadyError, match="its process has just ended"):
+        asyncio.run(engine.submit(Request("r", (1,), GREEDY)))
+
+
 def test_a_kill_in_mid_stream_ends_every_stream_once_and_serving_resumes(toy_bundle: Path) -> None:
     async def main() -> None:
         # Late enough that all four are accepted, and before the first of them ends.
