@@ -5,7 +5,6 @@ Each refusal says what was got, what was wanted and what to do, before anything 
 
 from __future__ import annotations
 
-import math
 import operator
 import reprlib
 import uuid
@@ -27,6 +26,9 @@ Prompt = str | Sequence[int] | Sequence[Message]
 Continuations = Sequence[str | Sequence[int]]
 """Texts or token ids."""
 
+# A year. gRPC counts in nanoseconds and takes what lies beyond the year 2262 for passed.
+MAX_TIMEOUT_S = 86400 * 365
+
 _WANTED = "wanted text, a list of token ids, or a list of messages with role and content"
 
 
@@ -42,7 +44,8 @@ class CallOptions:
         scheduling: Wishes about the request's turn; its deadline is `timeout_s`.
         output: What the reply holds; not for `score`.
         bypasses_prefix_cache: Compute the prompt anew and remember nothing of it for others.
-        timeout_s: Deadline of the whole call in seconds, above 0; None waits without end.
+        timeout_s: Deadline of the whole call in seconds, above 0 and at most a year; None waits
+            without end.
     """
 
     request_id: str | None = None
@@ -64,9 +67,10 @@ class CallOptions:
         if given is None:
             return
         is_number = isinstance(given, int | float) and not isinstance(given, bool)
-        if not is_number or not 0 < given < math.inf:
+        if not is_number or not 0 < given <= MAX_TIMEOUT_S:  # NaN is neither
             raise RequestError(
-                f"timeout_s is {given!r}, wanted seconds above 0, or None to wait without end"
+                f"timeout_s is {given!r}, wanted seconds above 0 and at most {MAX_TIMEOUT_S}, or "
+                f"None to wait without end"
             )
 
 

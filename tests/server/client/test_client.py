@@ -268,6 +268,7 @@ def test_a_wrong_prompt_is_refused_before_anything_is_sent(prompt: Any, words: s
         ),
         (lambda c: c.generate("x", SamplingParams(), CallOptions(timeout_s=0)), "timeout_s is 0"),
         (lambda c: CallOptions(timeout_s="3"), r"timeout_s is '3', wanted seconds above 0"),
+        (lambda c: CallOptions(timeout_s=1e10), "timeout_s is 1.* at most 31536000"),
         (
             lambda c: Client("localhost:1", {"api_key": "k"}),
             "security is a dict, wanted Cli",
