@@ -18,7 +18,8 @@ from omruntime.errors import CallError, RequestError
 
 T = TypeVar("T")
 
-# Without a connection: as often as the channel tries to connect, see CHANNEL_OPTIONS.
+# The least pauses. Without a connection they are all: as often as the channel tries to connect, see
+# CHANNEL_OPTIONS.
 FIRST_PAUSE_S = 0.1
 MOST_PAUSE_S = 1.0
 
@@ -63,9 +64,11 @@ class _Pace:
 
     def pause_s(self, error: CallError) -> float | None:
         """Seconds before the next try; None when the error is the call's end."""
-        pause_s = error.retry_after_s
-        if error.is_unsent:
-            pause_s = min(MOST_PAUSE_S, FIRST_PAUSE_S * 2**self._num_tries)
+        own_s = min(MOST_PAUSE_S, FIRST_PAUSE_S * 2**self._num_tries)
+        pause_s = own_s if error.is_unsent else error.retry_after_s
+        # A server that was wrong once is asked less often, as RetryInfo demands: a queue in which
+        # many answers end together moves in jumps, and its pace before one says too little.
+        pause_s = None if pause_s is None else max(own_s, pause_s)
         left_s = math.inf if self.left_s is None else self.left_s
         self._num_tries += 1
         if pause_s is None or self._num_tries > self._retries.max_retries:

@@ -14,6 +14,7 @@ from server.http.api_key import ApiKeyGate
 from server.http.body_limit import BodyLimit
 from server.http.chat import chat_routes
 from server.http.completions import completion_routes
+from server.http.error_schema import OPENAI_ERRORS
 from server.http.errors import (
     answer_http_error,
     answer_invalid_body,
@@ -56,7 +57,9 @@ def build_http_app(
         max_body_bytes: Larger bodies are refused before they are read.
         keys: One of them is asked for; None: none.
     """
-    app = FastAPI(title="omserve", version=omserve_version(), openapi_url=None)
+    app = FastAPI(
+        title="omserve", version=omserve_version(), openapi_url=None, responses=OPENAI_ERRORS
+    )
     app.add_api_route("/openapi.json", lambda: JSONResponse(app.openapi()), include_in_schema=False)
     for routes in ROUTES:
         app.include_router(routes(gateway))

@@ -103,7 +103,10 @@ def invalid_body_of(error: RequestValidationError) -> tuple[str, str | None]:
     first = errors[0]
     place = [str(part) for part in first["loc"] if part != "body"]
     if first["type"] == "json_invalid":
-        return f"the body is not JSON: {first.get('ctx', {}).get('error', first['msg'])}", None
+        fault = first.get("ctx", {}).get("error", first["msg"])
+        # 0 is also what has no place, as a whole body that is not UTF-8.
+        at = f" at character {place[0]}" if place != ["0"] else ""
+        return f"the body is not JSON: {fault}{at}", None
     if isinstance(first.get("input"), bytes):
         # Only a body that is not said to be JSON comes here unread.
         return (

@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse, Response
 from omruntime.errors import FieldError
 from server.answers import join_deltas
 from server.field_names import named_as
+from server.http.error_schema import TGI_ERRORS
 from server.http.events import EventStyle, event_stream
 from server.http.field_names import TGI_NAMES
 from server.http.gateway import Gateway, request_id_of, unless_gone
@@ -23,7 +24,9 @@ _STYLE = EventStyle(error_of=lambda error: tgi_error_of(error)[1], end="")
 
 def tgi_routes(gateway: Gateway) -> APIRouter:
     """The routes; their errors have that server's shape, too."""
-    router = APIRouter(tags=["text-generation-inference"], route_class=TgiRoute)
+    router = APIRouter(
+        tags=["text-generation-inference"], route_class=TgiRoute, responses=TGI_ERRORS
+    )
 
     @router.post("/generate")
     async def generate(body: GenerateBody, http: Request) -> Response:

@@ -36,6 +36,7 @@ def post(server: Serving, path: str, body: bytes) -> httpx.Response:
         (b'{"input": "x", "zz": ' + b"1" * 5000 + b"}", "too many digits"),
         (b"[" * 100_000, "nested too deeply"),
         (b"{", "not JSON"),
+        (b'{"input": x}', "Expecting value at character 10"),
     ],
 )
 def test_a_body_that_is_no_json(server: Serving, body: bytes, words: str) -> None:
