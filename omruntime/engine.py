@@ -23,7 +23,7 @@ from omruntime.bundle_files import check_files
 from omruntime.costs.bucket_use import BucketUse
 from omruntime.costs.cost_file import CostFile, CostKey
 from omruntime.costs.cost_table import CostTable
-from omruntime.costs.warm_up import runs_within, warm_up
+from omruntime.costs.warm_up import LONG_RUN_S, runs_within, warm_up
 from omruntime.device import Device, MemoryItem, open_device
 from omruntime.device.faults import with_faults
 from omruntime.engine_state import (
@@ -175,7 +175,8 @@ class Engine:
         if budget_s is not None:
             buckets = runs_within(buckets, self._costs, budget_s)
         start = time.monotonic()
-        if warm_up(self._time_run, buckets, self._costs, progress):
+        long_run_s = math.inf if self._device.prepares_buckets else LONG_RUN_S
+        if warm_up(self._time_run, buckets, self._costs, progress, long_run_s):
             self._cost_file.save(self._costs)
         self._sampler.warm_up()
         self._warm_up_s = time.monotonic() - start

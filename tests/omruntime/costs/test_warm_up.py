@@ -43,6 +43,14 @@ def test_the_second_run_counts_as_the_first_pays_for_first_touch() -> None:
     assert costs.switch_s == 0.0
 
 
+def test_a_long_run_is_not_repeated() -> None:
+    """A first run of 1.5 s; the others take 1.1 and 1.2 s."""
+    costs, device = CostTable(BUCKETS, 16), TimedDevice()
+    assert warm_up(device.time_run, BUCKETS, costs, lambda *_: None, long_run_s=1.3)
+    assert dict(costs.measured) == {ONE: 0.1, MANY: 0.2, CHUNK: 1.5}
+    assert device.runs.count(CHUNK) == 1
+
+
 def test_what_is_known_is_run_once_and_not_measured_again() -> None:
     costs, device = CostTable(BUCKETS, 16), TimedDevice()
     for bucket in BUCKETS:
