@@ -17,6 +17,7 @@ from server.http.api_key import OPEN_PATHS
 from server.http.body_limit import READ_TIMEOUT_S
 from server.http.connection import HEADERS_TIMEOUT_S
 from server.overload import OVERLOADED_FROM, RECOVERED_BELOW
+from server.security.key_file import MAX_KEYS
 from server.security.keys_command import run_keys
 from server.session import MAX_LIVE_REQUESTS
 from server.settings import list_options
@@ -48,6 +49,7 @@ def test_the_figures_are_the_programs() -> None:
         f"when {OVERLOADED_FROM:.0%} of".replace("%", " %"),
         f"until less than {RECOVERED_BELOW:.0%} does".replace("%", " %"),
         f"the name `{READY_SERVICE}`",
+        f"| keys of the file | {MAX_KEYS:,} |",
         f"| those who watch the load | {MAX_WATCHERS} |",
         f"| how often they are told | every {MIN_INTERVAL_S:g} s |",
         *(f"`{path}`" for path in OPEN_PATHS),

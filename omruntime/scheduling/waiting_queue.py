@@ -76,8 +76,9 @@ class WaitingQueue:
         if not self._num_sequences:
             return
         if self._num_sequences >= self._max_requests + num_places:
+            placed = f", {num_places} of them for the next step" if num_places else ""
             raise OverloadedError.until(
-                f"the queue is full: {self._num_sequences} wait, max_queued_requests is "
+                f"the queue is full: {self._num_sequences} wait{placed}, max_queued_requests is "
                 f"{self._max_requests}",
                 self._pace.wait_for_request(self._clock()),
             )

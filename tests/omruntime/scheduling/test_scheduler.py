@@ -125,7 +125,9 @@ def test_a_burst_on_an_idle_engine_has_the_free_places_beside_the_queue() -> Non
     bench.step()
     for name in "bcde":
         bench.add(name, 4)
-    with pytest.raises(OverloadedError, match="4 wait, max_queued_requests is 2"):
+    with pytest.raises(
+        OverloadedError, match="4 wait, 2 of them for the next step, max_queued_requests is 2"
+    ):
         bench.add("f", 4)
     bench.step()
     assert (bench.scheduler.num_running, bench.scheduler.num_waiting) == (3, 2)
