@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from omruntime import errors
 from server.settings import list_flags
+from server.status import status_of
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
@@ -18,6 +20,13 @@ def test_the_settings_table_is_the_one_of_the_program() -> None:
     ]
     rows = [line for line in README.splitlines() if line.startswith("| `") and "`OMSERVE_" in line]
     assert rows == wanted
+
+
+def test_the_table_of_errors_is_the_one_of_the_program() -> None:
+    classes = [c for c in vars(errors).values() if isinstance(c, type)]
+    ours = [status_of(c.__new__(c)) for c in classes if issubclass(c, errors.OmError)]
+    wanted = {(status.grpc_code.name, str(status.http_status)) for status in ours}
+    assert set(re.findall(r"^\| ([A-Z_]+) \| (\d{3}) \|", README, re.M)) == wanted
 
 
 @pytest.mark.parametrize("command", ["build", "verify", "inspect"])
