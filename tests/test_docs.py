@@ -1,4 +1,4 @@
-"""The pages about Ascend cards say what the programs say."""
+"""The pages about Ascend cards, and the one for vLLM's users, say what the programs say."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import pytest
 
 from atc_pipeline.probe.table import PROBES
 from omruntime.doctor.compatibility import driver_rows, find_python_row
+from server.http.schema import NOT_BUILT_IN, ChatBody
 
 DOCS = Path(__file__).parents[1] / "docs"
 ASCEND = (DOCS / "ascend.md").read_text(encoding="utf-8")
 SIMULATION = (DOCS / "simulation.md").read_text(encoding="utf-8")
+FROM_VLLM = (DOCS / "from-vllm.md").read_text(encoding="utf-8")
 PROBED, _, REFUSED = SIMULATION.partition("## What the simulator refuses")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
 COMMAND = re.compile(r"\b(export-om (?:build|plan|lint|inspect|verify|doctor)|om-serve)\b(.*)")
@@ -81,3 +83,21 @@ def test_the_version_table_agrees_with_the_doctors() -> None:
         assert row.newest == newest
         assert f"{row.oldest} to {newest}" in ASCEND
     assert {"9.2.0", "9.1.X", "9.0.X", "8.5.0", "8.2.RC1"} <= {row.cann for row in driver_rows()}
+
+
+def test_what_vllm_calls_otherwise_exists_by_our_name(capsys: pytest.CaptureFixture[str]) -> None:
+    helps = [help_of(command, capsys) for command in ("om-serve", "export-om build")]
+    known = set(FLAG.findall(" ".join(helps)))
+    rows = re.findall(r"^\| `--.+? \| (.*?) \|", FROM_VLLM, re.M)
+    assert len(rows) > 10
+    assert set(FLAG.findall(" ".join(rows))) <= known
+    metrics = set(re.findall(r"omserve_(\w+)", FROM_VLLM))
+    operations = (DOCS / "operations.md").read_text(encoding="utf-8")
+    assert metrics <= set(re.findall(r"`(\w+)(?:\{\w+\})?`", operations))
+
+
+def test_fields_are_taken_or_refused_as_the_page_for_vllms_users_says() -> None:
+    taken, _, rest = FROM_VLLM.partition("Taken by vLLM's names:")[2].partition("Refused by name")
+    refused = rest.partition("- Unknown")[0]
+    assert set(re.findall(r"`(\w+)`", taken)) <= set(ChatBody.model_fields)
+    assert set(re.findall(r"`([a-z_]+)`", refused)) - {"structured_outputs"} <= set(NOT_BUILT_IN)
