@@ -6,9 +6,9 @@ import sys
 
 from omruntime.errors import CallError
 from omruntime.sampling_params import SamplingParams
-from omruntime.sequence import FinishReason
 from server.client.arguments import CallOptions
 from server.status import exit_code_of
+from server.terminal.endings import why_not_whole
 from server.terminal.terminal_client import TerminalClient
 from server.text import ChatMessage
 
@@ -92,8 +92,8 @@ class ChatSession:
                     parts.append(delta.text)
                     sys.stdout.write(delta.text)
                     sys.stdout.flush()
-                if delta.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
-                    _tell(f"the answer ended by {delta.finish_reason.value}: {delta.error}")
+                if delta.finish_reason is not None and (reason := why_not_whole(delta)):
+                    _tell(reason)
                     return 1
             return 0
         finally:

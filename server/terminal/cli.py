@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from omruntime.command_parser import CommandParser, Commands
 from omruntime.errors import CallError, OmError, RequestError
 from omruntime.sampling_params import SamplingParams
-from omruntime.sequence import FinishReason
 from server.client.arguments import Prompt
 from server.client.messages import Generation
 from server.status import exit_code_of
@@ -27,6 +26,7 @@ from server.terminal.call_flags import (
 )
 from server.terminal.chat_session import ChatSession
 from server.terminal.control import CONTROL_COMMANDS, add_control_commands, run_control
+from server.terminal.endings import why_not_whole
 from server.terminal.options import add_sampling_flags, parse_token_ids, sampling_params_of
 from server.text import ChatMessage, TextDelta
 from server.version import omserve_version
@@ -286,11 +286,10 @@ def _print_all(answers: Iterable[TextDelta]) -> int:
 
 def _explain_end(last: TextDelta | None) -> int:
     """Say on standard error why an answer is not whole; the exit code."""
-    if last is not None and last.finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
+    reason = why_not_whole(last)
+    if reason is None:
         return 0
-    reason = "no end" if last is None or last.finish_reason is None else last.finish_reason.value
-    text = f": {last.error}" if last is not None and last.error else ""
-    print(f"om-client: the answer ended by {reason}{text}".replace("\n", " "), file=sys.stderr)
+    print(f"om-client: {reason}", file=sys.stderr)
     return 1
 
 

@@ -174,6 +174,16 @@ def test_refusals_of_the_server(
         assert words in capsys.readouterr().err
 
 
+def test_an_answer_that_an_operator_ends(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    server.generator.script = [TextDelta(0, "Hi", (1,)), end(reason=FinishReason.ABORT)]
+    assert main(["generate", "--target", server.target, "--prompt", "x"]) == 1
+    assert "ended by abort: the server ended it" in capsys.readouterr().err
+    assert chat(server, monkeypatch, "one\n") == 1
+    assert "ended by abort: the server ended it" in capsys.readouterr().err
+
+
 def test_an_answer_that_fails_on_the_way(server: FakeServer, capsys: Capture) -> None:
     server.generator.script = [
         TextDelta(0, "Hi", (1,)),
