@@ -38,6 +38,7 @@ FIRST = ("test_served_text.py", "test_gemma_window.py", "test_simulated_card.py"
 CACHE = Path(__file__).parents[1] / ".cache" / "test"
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """What `--numprocesses auto` stands for."""
     return WORKERS_PER_CORE * len(os.sched_getaffinity(0))
