@@ -10,15 +10,16 @@ export PYTHONDONTWRITEBYTECODE :=
 TORCH := torch==2.13.0
 KERNELS := omruntime/native/libomserve_native.so.1
 
-.PHONY: demo test native lint bench fuzz-om fuzz-grpc fuzz-http soak proto clean
+.PHONY: demo test native lint imports bench fuzz-om fuzz-grpc fuzz-http soak proto clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m demo.demo
 
-# As many workers as tests/conftest.py says; a file stays in one worker, since its tests share what
-# they set up, and files keep the order in which it puts them.
-test: lint native
-	$(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+# As many workers as tests/conftest.py says; tests that share what they set up stay in one worker, in
+# the order in which it puts them.
+test: $(VENV)/.installed-dev
+	$(MAKE) --jobs 2 lint native imports
+	$(BIN)/pytest --numprocesses auto --dist loadgroup --no-loadscope-reorder
 
 # The native kernels anew, after a change of their sources; installing builds them too. By a make of
 # its own, which looks for the library when the install is over.
@@ -33,6 +34,10 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --num-workers auto
+
+# What most tests load, once: else each worker of the tests would compile it for itself.
+imports: $(VENV)/.installed-dev
+	$(BIN)/python -c 'import export.build'
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m bench.run

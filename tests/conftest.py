@@ -45,7 +45,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest files first, so that many short ones fill the workers' last minutes."""
+    """The longest files first, so that many short ones fill the workers' last minutes."""
 
     def place(item: pytest.Item) -> int:
         if item.path.name in FIRST:
@@ -53,6 +53,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return len(FIRST) + ("e2e" not in item.path.parts)
 
     items.sort(key=place)
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(_sharing(item)))
+
+
+def _sharing(item: pytest.Item) -> str:
+    """Which tests go to one worker: a file's, and all those of the one server over SmolLM2."""
+    assert isinstance(item, pytest.Function)
+    shares_server = item.path.parent.name == "e2e" and "server" in item.fixturenames
+    file = f"{item.path.parent.name}/{item.path.stem}"
+    return "server over SmolLM2" if shares_server else file
 
 
 def pytest_collection_finish() -> None:
