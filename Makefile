@@ -15,11 +15,12 @@ KERNELS := omruntime/native/libomserve_native.so.1
 demo: $(VENV)/.installed
 	$(BIN)/python -m demo.demo
 
-# As many workers as tests/conftest.py says; tests that share what they set up stay in one worker, in
-# the order in which it puts them.
+# One worker for each core; a file stays in one worker, since its tests share what they set up, and
+# files keep the order in which tests/conftest.py puts them. Two for each core take as long: each has
+# a server over SmolLM2 of its own.
 test: $(VENV)/.installed-dev
 	$(MAKE) --jobs 2 lint native imports
-	$(BIN)/pytest --numprocesses auto --dist loadgroup --no-loadscope-reorder
+	$(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 # The native kernels anew, after a change of their sources; installing builds them too. By a make of
 # its own, which looks for the library when the install is over.

@@ -19,9 +19,6 @@ from demo.fetch_weights import GEMMA3, SMOLLM2, fetch_weights
 # they wait would take them from each other.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-# Two workers for each core: a fifth of the time a test waits, for a server or a signal.
-WORKERS_PER_CORE = 2
-
 # Each worker keeps to one core, with all that it starts: two that share two cores lose more by
 # waiting for each other's threads than either gains by having both.
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
@@ -38,14 +35,8 @@ FIRST = ("test_served_text.py", "test_gemma_window.py", "test_simulated_card.py"
 CACHE = Path(__file__).parents[1] / ".cache" / "test"
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """What `--numprocesses auto` stands for."""
-    return WORKERS_PER_CORE * len(os.sched_getaffinity(0))
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first, so that many short ones fill the workers' last minutes."""
+    """Put the longest files first, so that many short ones fill the workers' last minutes."""
 
     def place(item: pytest.Item) -> int:
         if item.path.name in FIRST:
@@ -53,16 +44,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return len(FIRST) + ("e2e" not in item.path.parts)
 
     items.sort(key=place)
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(_sharing(item)))
-
-
-def _sharing(item: pytest.Item) -> str:
-    """Which tests go to one worker: a file's, and all those of the one server over SmolLM2."""
-    assert isinstance(item, pytest.Function)
-    shares_server = item.path.parent.name == "e2e" and "server" in item.fixturenames
-    file = f"{item.path.parent.name}/{item.path.stem}"
-    return "server over SmolLM2" if shares_server else file
 
 
 def pytest_collection_finish() -> None:
