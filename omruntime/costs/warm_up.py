@@ -16,8 +16,8 @@ Progress = Callable[[int, int, Bucket], None]
 """Called before each bucket with its number from 0, their count, and the bucket."""
 
 # A run that takes so long counts at once where a bucket's first run makes nothing ready: on two
-# devices and 47 such buckets the first took 0.96 to 1.1 times the second in the median, and others
-# on the machine moved either by more. These are two thirds of a start's runs by time.
+# devices and 47 such buckets the first took 0.96 to 1.12 times the second in the median, and others
+# on the machine moved either by more. By time these are three fifths of a start's runs, or more.
 LONG_RUN_S = 0.25
 # Changes between two buckets that a switch cost is the mean of.
 _NUM_SWITCHES = 6
