@@ -19,9 +19,8 @@ from pathlib import Path
 
 import grpc
 import grpc.aio
-import psutil
 
-from bench.soak import slope
+from bench.memory_track import MemoryTrack
 from omruntime.errors import CallError
 from omruntime.sampling_params import SamplingParams
 from server.client import AsyncClient
@@ -36,7 +35,7 @@ ROUND = 100
 # Few enough that the prefix cache, which is meant to fill, is full after the first streams.
 SERVER_OPTIONS = ("--num-blocks", "200")
 PING_S = 10
-# Resident bytes that a stream may leave behind, seen over all streams but the first fifth.
+# Bytes that a stream may leave behind, seen over all streams but the first fifth.
 MAX_BYTES_PER_STREAM = 100.0
 ENDLESS = SamplingParams(temperature=0.0, ignore_eos=True)
 
@@ -78,58 +77,59 @@ async def _read(
 
 async def drop_streams(target: str, pid: int, count: int, seed: int) -> list[str]:
     """Drop so many; what was wrong afterwards."""
-    dropper, memory = Dropper(target, seed), []
+    dropper, memory = Dropper(target, seed), MemoryTrack(pid)
     async with AsyncClient(target) as client:
         for number in range(ROUND, count + 1, ROUND):
             await dropper.drop(ROUND)
             while (load := await client.load()).num_running + load.num_waiting:
                 await asyncio.sleep(0.005)
-            memory.append((number, psutil.Process(pid).memory_info().rss))
-    each = slope(memory[len(memory) // 5 :])
+            memory.look(number)
     print(
-        f"{count} streams dropped: {memory[0][1] / 1e6:.1f} MB resident after the first {ROUND}, "
-        f"{memory[len(memory) // 2][1] / 1e6:.1f} MB in the middle, "
-        f"{memory[-1][1] / 1e6:.1f} MB after all; {each:+.1f} bytes for each (limit "
-        f"{MAX_BYTES_PER_STREAM:g}); {load.num_referenced_blocks} blocks held; "
-        f"ended: {dict(load.num_finished)}",
+        f"{count} streams dropped: {memory.report()} (limit {MAX_BYTES_PER_STREAM:g}); "
+        f"{load.num_referenced_blocks} blocks held; ended: {dict(load.num_finished)}",
         flush=True,
     )
-    faults = []
-    if each > MAX_BYTES_PER_STREAM:
-        faults.append(f"memory grows by {each:.0f} bytes for each stream")
+    faults = memory.faults(MAX_BYTES_PER_STREAM)
     if load.num_referenced_blocks:
         faults.append(f"{load.num_referenced_blocks} blocks are held")
     return faults
 
 
-def call_in_silence(target: str, silence_s: float) -> list[str]:
+async def call_in_silence(target: str, silence_s: float) -> list[str]:
     """One unary call to an engine that pauses for so long; what was wrong with it."""
     options = (
         ("grpc.keepalive_time_ms", PING_S * 1000),
         ("grpc.keepalive_timeout_ms", PING_S * 500),
         ("grpc.http2.max_pings_without_data", 0),
     )
-    states: list[grpc.ChannelConnectivity] = []
     request = pb.GenerateRequest(
         prompt=pb.Prompt(text="Ab"),
         sampling_params=pb.SamplingParams(max_new_tokens=2, ignore_eos=True),
     )
-    with grpc.insecure_channel(target, options=options) as channel:
-        channel.subscribe(states.append)
-        start = time.monotonic()
+    start = time.monotonic()
+    async with grpc.aio.insecure_channel(target, options=options) as channel:
+        loss = asyncio.create_task(_connection_loss(channel))
         try:
-            inference_pb2_grpc.InferenceServiceStub(channel).Generate(request)  # type: ignore[no-untyped-call]
+            await inference_pb2_grpc.InferenceServiceStub(channel).Generate(request)  # type: ignore[no-untyped-call]
         except grpc.RpcError as error:
             return [f"the silent call failed after {time.monotonic() - start:.0f} s: {error}"]
-        took = time.monotonic() - start
+        finally:
+            was_lost = loss.done()
+            loss.cancel()
+            await asyncio.gather(loss, return_exceptions=True)
+    took = time.monotonic() - start
     print(
         f"a unary call, silent for {took:.1f} s with a ping every {PING_S} s: answered", flush=True
     )
     if took < silence_s:
         return [f"the call took {took:.1f} s, wanted a pause of {silence_s:g} s: nothing was shown"]
-    if grpc.ChannelConnectivity.TRANSIENT_FAILURE in states:
-        return ["the connection was lost meanwhile"]
-    return []
+    return ["the connection was lost meanwhile"] if was_lost else []
+
+
+async def _connection_loss(channel: grpc.aio.Channel) -> None:
+    """Until the connection is lost."""
+    while (state := channel.get_state()) is not grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+        await channel.wait_for_state_change(state)
 
 
 def main() -> int:
@@ -155,7 +155,7 @@ def main() -> int:
         tempfile.TemporaryDirectory() as folder,
         chosen_server(arguments, Path(folder), toy_server, pause) as child,
     ):
-        faults += call_in_silence(child.target, arguments.silence_s)
+        faults += asyncio.run(call_in_silence(child.target, arguments.silence_s))
     for fault in faults:
         print(f"FAILED: {fault}", flush=True)
     return 1 if faults else 0

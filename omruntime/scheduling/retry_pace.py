@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections import deque
 
 # Departures that the rate is taken from: enough to even out a step that admits several at once.
-# Only time in which somebody waited counts: an idle hour says nothing of how fast places come free.
+# Only time in which somebody waited for a place counts: neither an idle hour nor the step in which
+# a burst fills an idle engine says how fast places come free.
 MAX_DEPARTURES = 64
 # Before the queue has moved at all. A step takes far less, an answer rarely more than a few.
 UNKNOWN_S = 1.0
@@ -28,8 +29,10 @@ class RetryPace:
     def __init__(self) -> None:
         # Seconds since the one before left, or since somebody waits; and the tokens that left.
         self._departures: deque[tuple[float, int]] = deque(maxlen=MAX_DEPARTURES)
-        # Somebody waits since then, and nobody has left.
+        # Somebody waits for a place since then, and nobody has left.
         self._since = 0.0
+        # The engine had no place for somebody who waits still.
+        self._is_full = False
         # The place that was promised last comes free at that time.
         self._promised_until = 0.0
 
@@ -37,16 +40,22 @@ class RetryPace:
         """Somebody waits, and nobody did before."""
         self._since = now
 
+    def filled(self, now: float) -> None:
+        """Somebody waits for whom the engine, asked now, has no place."""
+        if not self._is_full:
+            self._is_full, self._since = True, now
+
     def left(self, num_tokens: int, now: float, *, others_wait: bool) -> None:
         """A request of so many tokens has left the queue."""
         gap_s, self._since = now - self._since, now
-        # One that found the engine idle says nothing of the pace under load.
-        if others_wait or gap_s >= LEAST_S:
+        # One that waited for the first of several alike, on an engine with room, tells no pace.
+        if self._is_full and (others_wait or gap_s >= LEAST_S):
             self._departures.append((gap_s, num_tokens))
 
     def emptied(self) -> None:
         """Nobody waits any more, so there is room for all that were promised some."""
         self._promised_until = 0.0
+        self._is_full = False
 
     def wait_for_request(self, now: float) -> float:
         """Seconds until a caller finds a place where the number of requests is the limit."""

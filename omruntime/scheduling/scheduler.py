@@ -153,6 +153,7 @@ class Scheduler:
         self._lifecycle.now = now
         self._ageing.apply(now)
         self._entrance.admit_waiting()
+        self._waiting.admitted()
         foreseen = self._foresight.take()
         if foreseen is not None:
             return self._run_foreseen(foreseen)

@@ -19,6 +19,6 @@ def test_dropped_streams_and_sessions_leave_nothing(tmp_path: Path) -> None:
 
 def test_a_silence_that_was_none_is_noticed(tmp_path: Path) -> None:
     with toy_server(tmp_path, slow_steps(0.2, 1)) as child:
-        assert call_in_silence(child.target, silence_s=0.2) == []
-        (fault,) = call_in_silence(child.target, silence_s=60.0)
+        assert asyncio.run(call_in_silence(child.target, silence_s=0.2)) == []
+        (fault,) = asyncio.run(call_in_silence(child.target, silence_s=60.0))
     assert "wanted a pause of 60 s" in fault

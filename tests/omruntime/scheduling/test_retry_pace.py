@@ -17,6 +17,7 @@ def pace_of(num_left: int, every_s: float, num_tokens: int = 10) -> RetryPace:
     """After `num_left` departures, the last at time 100."""
     pace = RetryPace()
     pace.began(100.0 - num_left * every_s)
+    pace.filled(100.0 - num_left * every_s)
     for number in range(num_left):
         pace.left(num_tokens, 100.0 - (num_left - 1 - number) * every_s, others_wait=True)
     return pace
@@ -54,10 +55,25 @@ def test_an_idle_time_says_nothing_and_ends_all_promises() -> None:
     # Requests that are admitted at once, far apart, do not slow the pace down, nor speed it up.
     for second in range(20):
         pace.began(1000.0 + second)
+        pace.filled(1000.0 + second)
         pace.left(10, 1000.01 + second, others_wait=False)
         pace.emptied()
     pace.began(2000.0)
     assert pace.wait_for_request(2000.0) == pytest.approx(2.0)
+
+
+def test_a_burst_that_fills_an_idle_engine_tells_no_pace() -> None:
+    pace = RetryPace()
+    pace.began(100.0)
+    for number in range(32):
+        pace.left(10, 100.0 + number * 1e-4, others_wait=True)
+    assert pace.wait_for_request(100.1) == UNKNOWN_S
+    pace.filled(100.1)
+    assert pace.wait_for_request(101.0) == UNKNOWN_S
+    # Every later pass over the queue finds the same waiter; it waits since the first.
+    pace.filled(103.0)
+    pace.left(10, 104.1, others_wait=True)
+    assert pace.wait_for_request(104.1) == pytest.approx(4.0)
 
 
 def test_nothing_is_known_before_the_queue_has_moved() -> None:
@@ -97,6 +113,7 @@ def test_the_queue_tells_its_own_pace() -> None:
     for arrival in range(4):
         sequence = waiter(arrival, 10)
         queue.insert(sequence)
+        queue.admitted()
         clock.now += 3.0
         queue.remove(sequence)
     again = waiter(4, 10)

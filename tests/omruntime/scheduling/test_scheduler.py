@@ -13,6 +13,7 @@ from omruntime.errors import (
 )
 from omruntime.sampling_params import SamplingParams
 from omruntime.scheduling.entrance import MAX_LOOKED_PAST, MAX_OVERTAKES
+from omruntime.scheduling.retry_pace import UNKNOWN_S
 from omruntime.sequence import FinishReason, Request, Sequence, SequenceStatus
 from omruntime.step import SampledToken, SamplingFailure
 from tests.omruntime.scheduler_bench import AT_ONCE, BLOCK_SIZE, EOS, GOES_ON, Bench, rows_of
@@ -131,6 +132,25 @@ def test_a_burst_on_an_idle_engine_has_the_free_places_beside_the_queue() -> Non
         bench.add("f", 4)
     bench.step()
     assert (bench.scheduler.num_running, bench.scheduler.num_waiting) == (3, 2)
+
+
+def test_filling_an_idle_engine_is_not_taken_for_its_pace() -> None:
+    bench = Bench(max_num_seqs=2, max_queued_requests=4)
+
+    def told(name: str) -> float | None:
+        with pytest.raises(OverloadedError) as caught:
+            bench.add(name, 4)
+        return caught.value.retry_after_s
+
+    for name in "abcdef":
+        bench.add(name, 4)
+    bench.step()
+    assert (bench.scheduler.num_running, bench.scheduler.num_waiting) == (2, 4)
+    assert told("g") == UNKNOWN_S
+    bench.scheduler.abort("a")
+    bench.step()
+    bench.add("g", 4)
+    assert told("h") != UNKNOWN_S
 
 
 def test_refused_request_leaves_no_trace() -> None:
