@@ -5,30 +5,33 @@ BIN := $(VENV)/bin
 # Of ten thousand modules that come along a few hundred are used: Python compiles those itself, and
 # compiling them all would be half of the install.
 INSTALL := $(BIN)/python -m pip install --quiet --no-compile
+# What has nothing to do with each other is made side by side: pip and the compiler, for one, keep
+# to one core most of the time.
+MAKEFLAGS += --jobs=2
 # Empty is unset: compiled once at first use, and not anew by each of a hundred processes.
 export PYTHONDONTWRITEBYTECODE :=
 TORCH := torch==2.13.0
 KERNELS := omruntime/native/libomserve_native.so.1
 
-.PHONY: demo test native lint imports bench fuzz-om fuzz-grpc fuzz-http soak proto clean
+.PHONY: demo test unit native lint imports bench fuzz-om fuzz-grpc fuzz-http soak proto clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m demo.demo
 
+# Lint uses what the workers leave of the cores while they wait.
+test: lint unit
+
 # One worker for each core; a file stays in one worker, since its tests share what they set up, and
 # files keep the order in which tests/conftest.py puts them. Two for each core take as long: each has
 # a server over SmolLM2 of its own.
-test: $(VENV)/.installed-dev
-	$(MAKE) --jobs 2 lint native imports
+unit: $(VENV)/.installed-dev native imports
 	$(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
-# The native kernels anew, after a change of their sources; installing builds them too. By a make of
-# its own, which looks for the library when the install is over.
-native: $(VENV)/.installed
-	$(MAKE) $(KERNELS)
+# The native kernels anew, after a change of their sources; installing builds them too.
+native: $(KERNELS)
 
-$(KERNELS): setup.py $(shell find omruntime/native/src -type f)
-	$(BIN)/python setup.py build_ext --inplace
+$(KERNELS): $(VENV)/.created setup.py $(shell find omruntime/native/src -type f)
+	$(BIN)/python setup.py --quiet build_ext --inplace
 	touch -c $@
 
 lint: $(VENV)/.installed-dev
@@ -78,15 +81,19 @@ clean:
 $(VENV)/.created:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON")'
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) --upgrade 'pip>=25.1'
+	$(INSTALL) --upgrade 'pip>=25.1' 'setuptools>=77'
 	touch $@
 
 # torch goes first and alone, so that a CPU build that pip already knows of is taken as it is.
-$(VENV)/.installed: $(VENV)/.created pyproject.toml setup.py
+$(VENV)/.torch: $(VENV)/.created
 	$(INSTALL) '$(TORCH)'
-	$(INSTALL) --editable '.[demo]'
 	touch $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed
-	$(INSTALL) --group dev
+# Without isolation the build finds the kernels made, by the setuptools above.
+$(VENV)/.installed: $(VENV)/.torch pyproject.toml | $(KERNELS)
+	$(INSTALL) --no-build-isolation --editable '.[demo]'
 	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.torch pyproject.toml | $(KERNELS)
+	$(INSTALL) --no-build-isolation --editable '.[demo]' --group dev
+	touch $@ $(VENV)/.installed
