@@ -32,7 +32,8 @@ def ensure_bundle(
     """Build `output` from `checkpoint` with the real command line, unless it is up to date.
 
     Args:
-        options: More of the command line; without a --target among them it is for the CPU.
+        options: More of the command line, which may name files; without a --target among them
+            it is for the CPU.
 
     Returns:
         Whether it was built now.
@@ -76,6 +77,7 @@ def _inputs(checkpoint: Path, options: Sequence[str]) -> Iterator[bytes]:
         yield f"{tool} {importlib.metadata.version(tool)}".encode()
     paths = [path for name in _SOURCES for path in sorted((ROOT / name).rglob("*.py"))]
     paths += [ROOT / "omruntime" / f"{name}.py" for name in _CONTRACTS]
-    for path in [*paths, checkpoint]:
+    named = [Path(option) for option in options if Path(option).is_file()]
+    for path in [*paths, *named, checkpoint]:
         yield path.name.encode()
         yield path.read_bytes()

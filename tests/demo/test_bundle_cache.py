@@ -54,6 +54,16 @@ def test_other_options_weights_or_damage_build_again(tmp_path: Path, checkpoint:
     assert ensure_bundle(checkpoint, tmp_path / "b", ("--name", "x"), run=tool)
 
 
+def test_a_changed_file_among_the_options_builds_again(tmp_path: Path, checkpoint: Path) -> None:
+    tool, gears = FakeTool(), tmp_path / "gears.json"
+    gears.write_text("{}")
+    options = ("--buckets", str(gears))
+    ensure_bundle(checkpoint, tmp_path / "b", options, run=tool)
+    assert not ensure_bundle(checkpoint, tmp_path / "b", options, run=tool)
+    gears.write_text("[]")
+    assert ensure_bundle(checkpoint, tmp_path / "b", options, run=tool)
+
+
 def test_a_failed_build_is_not_remembered(tmp_path: Path, checkpoint: Path) -> None:
     ensure_bundle(checkpoint, tmp_path / "b", run=FakeTool())
     with pytest.raises(RuntimeError, match="exit code 3"):

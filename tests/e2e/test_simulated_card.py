@@ -23,7 +23,8 @@ from tests.e2e.float16_reference import float16_answers
 from tests.e2e.hf_reference import Reference
 from tests.e2e.server_child import ServerChild
 
-NUM_NEW_TOKENS = 64
+# Behind 32 tokens each answer has more blocks than it was admitted with, so some are preempted.
+NUM_NEW_TOKENS = 64 if "SOAK_FACTOR" in os.environ else 32
 # In float16 a logit between 16 and 32 moves in steps of 1/64, and the order of a sum, which other
 # chunks and other company change, moves it by a step or two. In the answers to these prompts every
 # token leads the next best by more. A deterministic server sums in one order, so its prompts need
@@ -50,14 +51,14 @@ PROMPTS = (
     "How do vaccines work? Answer at length.",
     "Give me a recipe for pancakes for four people, with amounts in grams. Explain step by step.",
 )
-# Small blocks and few of them, so that sixteen answers cannot all keep what they need.
+# Small blocks and few of them: all prompts are admitted, and their answers outgrow the pool.
 GEARS = {
-    "block_size": 32,
-    "num_blocks": 24,
+    "block_size": 8,
+    "num_blocks": 80,
     "buckets": [
-        {"phase": "decode", "batch": 16, "tokens": 1, "past_blocks": 4},
-        {"phase": "prefill", "batch": 1, "tokens": 32, "past_blocks": 1},
-        {"phase": "prefill", "batch": 1, "tokens": 64, "past_blocks": 4},
+        {"phase": "decode", "batch": 16, "tokens": 1, "past_blocks": 16},
+        {"phase": "prefill", "batch": 1, "tokens": 32, "past_blocks": 4},
+        {"phase": "prefill", "batch": 1, "tokens": 64, "past_blocks": 16},
     ],
 }
 
