@@ -21,11 +21,10 @@ demo: $(VENV)/.installed
 # Lint uses what the workers leave of the cores while they wait.
 test: lint unit
 
-# One worker for each core and one for the time in which they wait; a file stays in one worker, since
-# its tests share what they set up, and files keep the order in which tests/conftest.py puts them.
-# Two for each core take longer: each sets up what files share for itself.
+# One worker for each core and one for the time in which they wait. Two for each core take longer:
+# each sets up what files share for itself. tests/conftest.py says which tests stay together.
 unit: $(VENV)/.installed-dev native imports
-	$(BIN)/pytest --numprocesses $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest --numprocesses $$(($$(nproc) + 1)) --no-loadscope-reorder
 
 # The native kernels anew, after a change of their sources; installing builds them too.
 native: $(KERNELS)

@@ -35,6 +35,21 @@ settings.load_profile("omserve")
 # Files that take minutes begin first, and no two at once wait for the same bundle.
 FIRST = ("test_served_text.py", "test_gemma_window.py", "test_simulated_card.py")
 
+# Files that ask one server over SmolLM2, which takes 20 s to start for the first time.
+ONE_SERVER = frozenset(
+    f"tests/e2e/test_{name}.py"
+    for name in (
+        "constraints_smollm2",
+        "dialects_smollm2",
+        "examples",
+        "http_clients_smollm2",
+        "readme_snippets",
+        "scores_smollm2",
+        "served_load",
+        "served_text",
+    )
+)
+
 CACHE = Path(__file__).parents[1] / ".cache" / "test"
 
 
@@ -47,6 +62,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return len(FIRST) + ("e2e" not in item.path.parts)
 
     items.sort(key=place)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Hand out whole files, and those that share a server to one worker."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class FilesByServer(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "one server" if file in ONE_SERVER else file
+
+    return FilesByServer(config, log)
 
 
 def pytest_collection_finish() -> None:
