@@ -31,15 +31,19 @@ class Entrance:
         # What the running ones leave free; None when that has changed since it was summed up.
         self._spare: Room | None = None
 
-    def admit_waiting(self) -> None:
-        """Admit in turn; what does not fit is looked past, within bounds."""
+    def admit_waiting(self) -> bool:
+        """Admit in turn; what does not fit is looked past, within bounds.
+
+        Returns:
+            Whether somebody is left for want of room; others wait for a prefill under way.
+        """
         self._spare = None
         if not self._lifecycle.waiting:
-            return
+            return False
         looked_past: list[Sequence] = []
         for sequence in self._lifecycle.waiting.in_turn(self._lifecycle.tenants.service):
             if len(looked_past) >= MAX_LOOKED_PAST or not self._may_admit_any():
-                return
+                return True
             leader = self._lifecycle.live.get(sequence.request.leader_id or "")
             if self._waits_for_another(sequence, leader):
                 continue
@@ -50,9 +54,10 @@ class Entrance:
                 for overtaken in looked_past:
                     overtaken.num_overtakes += 1
             elif sequence.num_overtakes >= MAX_OVERTAKES:
-                return
+                return True
             else:
                 looked_past.append(sequence)
+        return bool(looked_past)
 
     def _may_admit_any(self) -> bool:
         """Whether there is a place at all, or somebody might make way for somebody."""

@@ -152,8 +152,8 @@ class Scheduler:
         assert self._in_flight is None, "the last plan was neither updated nor failed"
         self._lifecycle.now = now
         self._ageing.apply(now)
-        self._entrance.admit_waiting()
-        self._waiting.admitted()
+        if self._entrance.admit_waiting():
+            self._waiting.filled()
         foreseen = self._foresight.take()
         if foreseen is not None:
             return self._run_foreseen(foreseen)

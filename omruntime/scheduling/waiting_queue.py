@@ -113,10 +113,9 @@ class WaitingQueue:
         if not self._num_sequences:
             self._pace.emptied()
 
-    def admitted(self) -> None:
-        """All have been admitted for whom there is a place; those left wait for one."""
-        if self._num_sequences:
-            self._pace.filled(self._clock())
+    def filled(self) -> None:
+        """Somebody waits for whom the engine, asked now, has no place."""
+        self._pace.filled(self._clock())
 
     def move_up(self, sequence: Sequence) -> None:
         """Put a sequence into the next higher class."""

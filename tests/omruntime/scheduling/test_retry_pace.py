@@ -113,7 +113,7 @@ def test_the_queue_tells_its_own_pace() -> None:
     for arrival in range(4):
         sequence = waiter(arrival, 10)
         queue.insert(sequence)
-        queue.admitted()
+        queue.filled()
         clock.now += 3.0
         queue.remove(sequence)
     again = waiter(4, 10)

@@ -153,6 +153,20 @@ def test_filling_an_idle_engine_is_not_taken_for_its_pace() -> None:
     assert told("h") != UNKNOWN_S
 
 
+def test_waiting_for_a_shared_prefill_is_not_taken_for_the_pace() -> None:
+    """All of a burst but the first wait for its prefix, with places free: none says a pace."""
+    bench = Bench(max_num_seqs=3, max_queued_requests=4)
+    for name in "abcdefg":
+        bench.add(name, 12, first_id=500)
+    bench.step()
+    assert (bench.scheduler.num_running, bench.scheduler.num_waiting) == (1, 6)
+    bench.step()
+    assert (bench.scheduler.num_running, bench.scheduler.num_waiting) == (3, 4)
+    with pytest.raises(OverloadedError) as caught:
+        bench.add("h", 4)
+    assert caught.value.retry_after_s == UNKNOWN_S
+
+
 def test_refused_request_leaves_no_trace() -> None:
     bench = Bench(max_num_seqs=1, max_queued_requests=1)
     bench.add("a", 4)
