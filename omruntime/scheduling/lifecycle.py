@@ -74,7 +74,7 @@ class Lifecycle:
     def admit(self, sequence: Sequence, reuse: Reuse) -> None:
         """A waiting sequence begins to run over what it reuses."""
         self.num_changes += 1
-        self.waiting.remove(sequence)
+        self.waiting.admit(sequence)
         self._pool.retain(reuse.block_ids)
         sequence.status = SequenceStatus.RUNNING
         sequence.block_table = list(reuse.block_ids)

@@ -9,7 +9,8 @@ from collections import deque
 
 # Departures that the rate is taken from: enough to even out a step that admits several at once.
 # Only time in which somebody waited for a place counts: neither an idle hour nor the step in which
-# a burst fills an idle engine says how fast places come free.
+# a burst fills an idle engine says how fast places come free. Nor do those who gave up waiting: a
+# connection that is lost with hundreds of them makes room once.
 MAX_DEPARTURES = 64
 # Before the queue has moved at all. A step takes far less, an answer rarely more than a few.
 UNKNOWN_S = 1.0
@@ -46,7 +47,7 @@ class RetryPace:
             self._is_full, self._since = True, now
 
     def left(self, num_tokens: int, now: float, *, others_wait: bool) -> None:
-        """A request of so many tokens has left the queue."""
+        """A request of so many tokens has left the queue to run."""
         gap_s, self._since = now - self._since, now
         # One that waited for the first of several alike, on an engine with room, tells no pace.
         if self._is_full and (others_wait or gap_s >= LEAST_S):

@@ -101,15 +101,19 @@ class WaitingQueue:
         self._num_by_own_urgency[sequence.request.scheduling.urgency] += 1
         self.num_tokens += len(sequence.token_ids)
 
+    def admit(self, sequence: Sequence) -> None:
+        """Take a sequence out, as it begins to run."""
+        if sequence.num_preemptions == 0:  # others had left before
+            others_wait = self._num_sequences > 1
+            self._pace.left(len(sequence.token_ids), self._clock(), others_wait=others_wait)
+        self.remove(sequence)
+
     def remove(self, sequence: Sequence) -> None:
-        """Take a sequence out, as it is admitted or finished."""
+        """Take a sequence out; one that ends while it waits tells no pace."""
         self._take(sequence)
         self._num_sequences -= 1
         self._num_by_own_urgency[sequence.request.scheduling.urgency] -= 1
         self.num_tokens -= len(sequence.token_ids)
-        if sequence.num_preemptions == 0:  # others had left before
-            others_wait = self._num_sequences > 0
-            self._pace.left(len(sequence.token_ids), self._clock(), others_wait=others_wait)
         if not self._num_sequences:
             self._pace.emptied()
 

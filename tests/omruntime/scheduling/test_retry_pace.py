@@ -115,12 +115,18 @@ def test_the_queue_tells_its_own_pace() -> None:
         queue.insert(sequence)
         queue.filled()
         clock.now += 3.0
-        queue.remove(sequence)
+        queue.admit(sequence)
     again = waiter(4, 10)
     again.num_preemptions = 1
     queue.insert(again)
-    queue.remove(again)
+    queue.admit(again)
     clock.now += 500.0
+    given_up = [waiter(arrival, 10) for arrival in range(100, 200)]
+    for sequence in given_up:
+        queue.insert(sequence)
+    queue.filled()
+    for sequence in given_up:
+        queue.remove(sequence)
     queue.insert(waiter(5, 40))
     assert refused(lambda: queue.require_room(80)) == pytest.approx(20 * 9.0 / 30)
     queue.insert(waiter(6, 40))
