@@ -140,6 +140,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     add_bundle_options(parser)
     arguments = parser.parse_args()
+    # Growth shows between rounds.
+    if arguments.streams < 2 * ROUND or arguments.streams % ROUND:
+        parser.error(
+            f"--streams is {arguments.streams}, wanted a multiple of {ROUND}, at least {2 * ROUND}"
+        )
     faults: list[str] = []
     with (
         tempfile.TemporaryDirectory() as folder,
