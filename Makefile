@@ -5,9 +5,6 @@ BIN := $(VENV)/bin
 # Of ten thousand modules that come along a few hundred are used: Python compiles those itself, and
 # compiling them all would be half of the install.
 INSTALL := $(BIN)/python -m pip install --quiet --no-compile
-# What has nothing to do with each other is made side by side: pip and the compiler, for one, keep
-# to one core most of the time.
-MAKEFLAGS += --jobs=2
 # Empty is unset: compiled once at first use, and not anew by each of a hundred processes.
 export PYTHONDONTWRITEBYTECODE :=
 TORCH := torch==2.13.0
@@ -15,11 +12,15 @@ KERNELS := omruntime/native/libomserve_native.so.1
 
 .PHONY: demo test unit native lint imports bench fuzz-om fuzz-grpc fuzz-http soak proto clean
 
-demo: $(VENV)/.installed
+# What has nothing to do with each other is made side by side, by a make of its own, so that the goals
+# of a command line still follow each other: pip and the compiler keep to one core most of the time.
+demo:
+	$(MAKE) --jobs 2 $(VENV)/.installed
 	$(BIN)/python -m demo.demo
 
 # Lint uses what the workers leave of the cores while they wait.
-test: lint unit
+test:
+	$(MAKE) --jobs 2 lint unit
 
 # One worker for each core and one for the time in which they wait. Two for each core take longer:
 # each sets up what files share for itself. tests/conftest.py says which tests stay together.
